@@ -1,7 +1,8 @@
 """Learn the intervals from the measured cases: `python -m truth.calibrate [FILE...]` rewrites estimate/measured.jsonl.
 
 Of every harness the ratios measured / predicted are kept for each set of traits, at most 21 evenly spaced quantiles of
-them. Rows marked `scope` or `suspect` and single-operator rows do not count.
+them. Rows marked `scope` or `suspect` and single-operator rows do not count. Cases of traced runs stay as they are:
+`python -m truth.traced_vision FILE --calibrate` writes those.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,10 +71,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, default=PUBLISHED_FILES, metavar="FILE")
     options = parser.parse_args(arguments)
     cases = cases_of(counted(item for path in options.files for item in score_file(path)))
+    write([*cases, *(case for case in interval.measured_cases() if case.purpose == "tracing")])
+    return 0
+
+
+def write(cases: Sequence[Case]) -> None:
+    """Put them into the package."""
     target = Path(interval.__file__).with_name(interval.MEASURED)
     target.write_text(text_of(cases), encoding="utf-8")
     print(f"{len(cases)} cases of {len({case.harness for case in cases})} harnesses written to {target.name}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from truth.calibrate import write
 from truth.score import percentile
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.estimate.interval import Case, measured_cases, traced_traits
 from vramcast.units import MIB
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ STEPS: Final = 2
 """The second has gradients and states of the first; a third changes nothing."""
 FAR: Final = 0.10
 PEER: Final = "faketensor_final"
+KEPT: Final = 101
+"""Ratios of a harness and card, of which a hundredth may be far off."""
 
 
 class Harness(NamedTuple):
@@ -98,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", action="store_true", help="every row, worst first")
     parser.add_argument("--jobs", type=int, default=2, help="processes that trace")
     parser.add_argument("--only", help="networks whose name contains this")
+    parser.add_argument("--calibrate", action="store_true", help="put how far they are off into the package")
     options = parser.parse_args(arguments)
     lines = options.file.read_text(encoding="utf-8").splitlines()
     rows = [(number, json.loads(line)) for number, line in enumerate(lines, start=1)]
@@ -106,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         scored, refused = score(rows, pool)
     print_table(scored, refused)
+    if options.calibrate:
+        write([*(case for case in measured_cases() if case.purpose != "tracing"), *cases_of(scored)])
     if options.rows:
         for item in sorted(scored, key=lambda item: -abs(item.error)):
             row = item.row
@@ -184,7 +192,6 @@ def reserved_mib(question: Question) -> float | str:
 def trained(question: Question) -> Session:
     """The simulated process after the training."""
     from vramcast.allocator import Settings
-    from vramcast.catalogue.gpus import load_gpu
     from vramcast.tracing.session import Session
 
     harness = HARNESSES[question.harness]
@@ -233,7 +240,6 @@ def train(model: Any, size: tuple[int, ...], harness: Harness) -> None:
 def context_mib(question: Question) -> float:
     """What the catalogue says of a process on such a card, as `vramcast trace --module-loading` does [MiB]."""
     from vramcast.catalogue.contexts import context_bytes
-    from vramcast.catalogue.gpus import load_gpu
 
     gpu = load_gpu(question.card)
     loading = HARNESSES[question.harness].loading
@@ -242,12 +248,29 @@ def context_mib(question: Question) -> float:
 
 def visible_mib(gpu: str) -> float | None:
     """What a process can use of a row's card; None where its size is unknown [MiB]."""
-    from vramcast.catalogue.gpus import load_gpu
 
     card = CARDS[gpu]
     if card.is_named_wrong:
         return None
     return card.capacity_mib or load_gpu(card.name).visible_bytes / MIB
+
+
+def cases_of(scored: Iterable[Scored]) -> list[Case]:
+    """Measured / predicted with the catalogue's context, as the command line predicts; of cards that are simulated as
+    themselves."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for item in scored:
+        card = CARDS[item.row["gpu"]]
+        if "suspect" not in item.row and card == Card(card.name):
+            ratios[item.row["source"].split()[0], card.name].append(item.row["measured_peak_mib"] / item.plain_mib)
+    return [Case("tracing", harness.lower(), traced_traits(load_gpu(card)), spread(found), len(found))
+            for (harness, card), found in sorted(ratios.items())]
+
+
+def spread(ratios: Sequence[float]) -> tuple[float, ...]:
+    """The middles of as many equal parts as are kept; all of fewer."""
+    parts = min(KEPT, len(ratios))
+    return tuple(round(percentile(ratios, (part + 0.5) / parts), 4) for part in range(parts))
 
 
 def print_table(scored: list[Scored], refused: dict[str, int]) -> None:

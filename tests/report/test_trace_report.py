@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Change, Found, LedgerEntry, Peak, RankAnswer, Tried
+from vramcast.domain.answer import Change, Found, LedgerEntry, Likest, Peak, RankAnswer, Tried
 from vramcast.domain.program import Basis
 from vramcast.domain.trace_job import CoursePoint, Holding, Holdings, TraceAnswer, TraceFailure, UnknownOperator
 from vramcast.report.messages import Words
@@ -20,7 +20,7 @@ LEDGER = (
 )
 RANK = RankAnswer(
     role="all", count=1, peak=PEAK, interval_bytes=(3 * GIB, 5 * GIB), phases={"load": PEAK, "step": PEAK},
-    ledger=LEDGER,
+    ledger=LEDGER, chance_to_fit=0.93, likest=Likest(runs=31, own_engine=31, median_miss=0.0195),
 )
 ANSWER = TraceAnswer(
     question={"target": "m:f", "gpu": "t4", "mode": "train", "batch": 8, "seq_len": 1024}, fits=True,
@@ -31,7 +31,7 @@ ANSWER = TraceAnswer(
         by_operator=(Holding(name="aten.mm", num_bytes=GIB, count=3),),
     ),
     unknown_operators=(UnknownOperator(name="mylib.op", calls=4, num_bytes=GIB, peak_bytes=GIB),),
-    course=(CoursePoint(1, 2), CoursePoint(3, 4)), interval_basis="smallest and largest CUDA context seen on Turing",
+    course=(CoursePoint(1, 2), CoursePoint(3, 4)),
     assumptions=("no --loss given: mean",),
 )
 FAILURE = TraceFailure(
@@ -56,6 +56,12 @@ def test_where_another_moment_needs_more_than_the_steady_step_both_are_named(lan
     assert levels[2].startswith(f"  {steady}") and "3.00 GiB" in levels[2]
 
 
+def test_a_verdict_says_what_it_rests_on() -> None:
+    text = render(ANSWER, Words("en"))
+    assert "93 % likely to fit; the 31 measured trainings most like this" in text and "median miss 1.95 %" in text
+    assert json.loads(to_json(ANSWER))["trust"]["chance_to_fit"] == 0.93
+
+
 def test_modules_that_differ_in_numbers_are_one_row() -> None:
     text = render(ANSWER, Words("en"))
     assert "layers.*.mlp" in text and "layers.0.mlp" not in text
@@ -68,7 +74,7 @@ def test_the_report_exists_in_chinese(answer: TraceAnswer) -> None:
 
 
 def test_json_leaves_out_what_is_unknown() -> None:
-    plain = json.loads(to_json(replace(ANSWER, interval_basis="", num_parameters=0)))
+    plain = json.loads(to_json(replace(ANSWER, ranks=(replace(RANK, likest=None),), num_parameters=0)))
     assert "interval_bytes" not in plain["peak"] and "parameters" not in plain
     assert "failure" not in plain and "timeline" not in plain
     full = json.loads(to_json(replace(FAILED, timeline="x.pickle")))

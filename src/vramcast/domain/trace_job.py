@@ -149,7 +149,7 @@ class TraceAnswer(Answer, frozen=True, kw_only=True):
     """The answer to one traced run of one process."""
 
     KEYS = (
-        *FIRST, *LAST, "interval_basis", "steps", "events", "holdings", "unknown_operators", "course", "failure",
+        *FIRST, *LAST, "steps", "events", "holdings", "unknown_operators", "course", "failure",
         ("time", "traced_time"), "timeline", "stopped",
     )
     SHOWN = (*Answer.SHOWN, "steps", "events", "unknown_operators", "course")
@@ -161,7 +161,6 @@ class TraceAnswer(Answer, frozen=True, kw_only=True):
     failure: TraceFailure | None = None
     traced_time: TracedTime | None = None  # None: no step was marked, or the card's data sheet is not known
     course: tuple[CoursePoint, ...] = ()  # of the whole run, in equal stretches of events
-    interval_basis: str = ""  # what the interval rests on, a sentence
     timeline: str | None = None  # path of the snapshot written
     stopped: str = ""  # why the run ended before its steps were done, a sentence
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 
 from vramcast.domain.answer import Likest
+from vramcast.domain.device import Gpu
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model, MoE
 from vramcast.engines import eager
@@ -51,7 +52,7 @@ LIKEST: Final = 0.5
 MEASURED: Final = "measured.jsonl"
 """Beside this module."""
 
-Purpose = Literal["training", "serving"]
+Purpose = Literal["training", "serving", "tracing"]
 
 
 class Case(NamedTuple):
@@ -280,6 +281,11 @@ def serving_traits(job: ServeJob | PipelineJob) -> Traits:
         ranks="several" if job.plan.num_ranks > 1 else "one",
         arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,
     )
+
+
+def traced_traits(gpu: Gpu) -> Traits:
+    """Of a traced run: what it runs is on the tape, so how far it is off lies with the card."""
+    return Traits(engine="trace", kin="trace", arch=gpu.arch, gpu=gpu.name)
 
 
 def _experts(model: Model) -> str:

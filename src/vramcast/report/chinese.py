@@ -210,7 +210,7 @@ SENTENCES: Final[dict[type[Struct], tuple[str, ...]]] = {
     Speed: ("sources",), RankAnswer: ("role",), LedgerEntry: ("formula", "source"), Found: ("what",),
     Tried: ("what", "reason"), Capacity: ("tokens_by_count",),
     ServeAnswer: (*TOLD, "cautions", "startup", "shortfall"), PostTrainingAnswer: (*TOLD, "cautions", "shortfall"),
-    TracedTime: ("sources", "left_out"), TraceAnswer: (*TOLD, "cautions", "stopped", "interval_basis"),
+    TracedTime: ("sources", "left_out"), TraceAnswer: (*TOLD, "cautions", "stopped"),
     Answer: (*TOLD, "cautions"),
 }
 """Noun -> its fields that speak English: a sentence, several, or a dictionary by such names."""

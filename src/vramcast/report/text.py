@@ -163,11 +163,10 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
 def trust(answer: Answer, likest: Likest, words: Words) -> str:
     """How likely it fits, and the measured runs that say so."""
     trainer = answer.question.get("trainer_engine")  # of post-training, whose update is what such runs are like
-    engine = str(trainer or answer.question["engine"]).partition("@")[0]
-    runs = words(
-        "trust.update" if trainer else "trust.runs", runs=likest.runs, own=likest.own_engine, engine=engine,
-        miss=f"{100 * likest.median_miss:.2f} %",
-    )
+    engine = str(trainer or answer.question.get("engine", "")).partition("@")[0]
+    key = "trust.update" if trainer else "trust.runs" if engine else "trust.traced"
+    runs = words(key, runs=likest.runs, own=likest.own_engine, engine=engine,
+                 miss=f"{100 * likest.median_miss:.2f} %")
     chance = answer.chance_to_fit
     return runs if chance is None else words("trust.chance", chance=likely(chance), runs=runs)
 

@@ -13,7 +13,7 @@ from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.plain import as_text
 from vramcast.report.replay_words import plain, scaled_chart, share
-from vramcast.report.text import SHOWN_PER_CATEGORY, change_cells, ledger, phases, tried
+from vramcast.report.text import SHOWN_PER_CATEGORY, change_cells, ledger, phases, tried, trust
 from vramcast.report.verdicts import headline
 from vramcast.units import format_bytes, format_seconds
 
@@ -91,9 +91,10 @@ def verdict(answer: TraceAnswer, words: Words) -> Iterator[str]:
         phase, step = words(f"phase.{rank.highest_phase}"), words("trace.steady")
         yield "  " + words("trace.highest", phase=phase) + _levels(rank.phases[rank.highest_phase], key, words)
     yield f"  {step}{_levels(peak, key, words)}"
-    if answer.interval_basis:
+    if rank.likest is not None:
         low, high = (format_bytes(size) for size in answer.interval_bytes)
-        yield f"  {step}" + words("trace.interval", low=low, high=high, basis=answer.interval_basis)
+        yield f"  {step}" + words("trace.interval", low=low, high=high)
+        yield "  " + trust(answer, rank.likest, words)
     if rank.gives_back_cache:
         yield "  " + words("trace.cache")
     yield "  " + _what(answer, words)
@@ -248,7 +249,7 @@ def _unknown(answer: TraceAnswer, words: Words) -> Iterator[str]:
 
 def trace_document(answer: TraceAnswer) -> dict[str, Any]:
     plain = document(answer)
-    if not answer.interval_basis:  # nothing says how wide it is
+    if answer.fullest.likest is None:  # nothing says how wide it is
         for peak in (plain["peak"], *(rank["peak"] for rank in plain["ranks"])):
             del peak["interval_bytes"]
         del plain["high_bytes"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -17,7 +16,6 @@ from msgspec.structs import replace
 
 from vramcast.allocator import Settings, round_size
 from vramcast.allocator.failure import size_text
-from vramcast.catalogue.contexts import context_bytes
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Basis, Category
@@ -32,7 +30,8 @@ from vramcast.domain.trace_job import (
     TraceFailure,
     UnknownOperator,
 )
-from vramcast.errors import Note, UnknownName
+from vramcast.errors import Note
+from vramcast.estimate.interval import HIGH_SHARE, chance_within, interval, likest_runs, misses, traced_traits
 from vramcast.estimate.outside import communicator_bytes
 from vramcast.recordings.stacks import is_python, is_users, python_frames, shown
 from vramcast.timing.operations import UNREAD, step_of
@@ -246,7 +245,7 @@ def traced(run: Run, about: About) -> Traced:
         steps=len(run.tape.step_ends()), events=len(run.tape.events), holdings=holdings(live),
         unknown_operators=_unknown(known, live), stopped=about.stopped,
         failure=None if failure is None else _failure(run, failure, outside),
-        interval_basis=_interval_basis(run.gpu), course=tuple(_course(played)), traced_time=_time(run, about),
+        course=tuple(_course(played)), traced_time=_time(run, about),
     )
     return Traced(answer=answer, snapshot=_recording(run, about, labels, settings, room))
 
@@ -302,9 +301,8 @@ def _rank(run: Run, played: Played, beside: int, about: About) -> tuple[RankAnsw
     if after.allocated_bytes > at_peak.allocated_bytes:
         moments["after"] = after
     peak = _peak(at_peak, beside)
-    low, high = _interval(run.gpu, peak)
     rank = RankAnswer(
-        role="all", count=about.ranks, peak=peak, interval_bytes=(low, high),
+        role="all", count=about.ranks, peak=peak, interval_bytes=(peak.device_bytes, peak.device_bytes),
         phases={name: _peak(moment, beside) for name, moment in moments.items()}, ledger=(),
     )
     return rank, at_peak
@@ -315,7 +313,7 @@ def _with_ledger(
 ) -> tuple[RankAnswer, list[Live]]:
     line = line_at(run.stacks)
     live = [Live(block, labels[block.index], line) for block in live_after(run.tape, needs.at_peak.event)]
-    return replace(needs.rank, ledger=entries(live, needs.rank.peak, outside)), live
+    return replace(_spread(run, needs), ledger=entries(live, needs.rank.peak, outside)), live
 
 
 HOST: Final = "what the host does between operators beyond starting them (data loading, logging, Python) is not in it"
@@ -379,24 +377,29 @@ def _context(gpu: Gpu) -> tuple[LedgerEntry, ...]:
     ),)
 
 
-def _interval(gpu: Gpu, peak: Peak) -> tuple[int, int]:
-    """Device bytes with the smallest and the largest context that was seen on cards of this generation."""
-    if not gpu.context_bytes:
-        return peak.device_bytes, peak.device_bytes
-    typical, seen = gpu.context_bytes, None
-    for loading in ("lazy", "eager"):
-        with suppress(UnknownName):
-            found = context_bytes(gpu.arch, gpu.compute_capability, loading=loading)
-            seen = found if found.typical == typical else seen
-    if seen is None:
-        return peak.device_bytes, peak.device_bytes
-    return peak.device_bytes - typical + seen.low, peak.device_bytes - typical + seen.high
+def _spread(run: Run, needs: Needs) -> RankAnswer:
+    """The rank with its interval and chance to fit, by how far measured trainings lay from their traces; as it is where
+    what a process takes of the card before it allocates is not known.
 
-
-def _interval_basis(gpu: Gpu) -> str:
-    if not gpu.context_bytes:
-        return ""
-    return Note("smallest and largest CUDA context seen on {}", gpu.arch)
+    What the allocator keeps without using it is given back before memory is out: a run that passes on a card as much
+    smaller as more may be needed fills its card, and does not run out.
+    """
+    rank = needs.rank
+    if not run.gpu.context_bytes:
+        return rank
+    traits, steady = traced_traits(run.gpu), rank.peak.device_bytes
+    needed, capacity = rank.needed_bytes, run.capacity_bytes
+    low, high = interval(traits, steady, purpose="tracing")
+    chance = chance_within(traits, steady, capacity - needed + steady, purpose="tracing")
+    most = high + needed - steady
+    if needed <= capacity < most:
+        smaller = max(0, needs.room - capacity + capacity * needed // most)
+        if play(run.tape, settings=Settings.parse(run.alloc_conf), capacity_bytes=smaller).failure is None:
+            high, chance = capacity - needed + steady, max(chance, HIGH_SHARE)
+    return replace(
+        rank, interval_bytes=(low, high), chance_to_fit=chance, likest=likest_runs(traits, "tracing"),
+        misses=misses(traits, "tracing"),
+    )
 
 
 def _unknown(unseen: Mapping[str, tuple[int, int]], live: list[Live]) -> tuple[UnknownOperator, ...]:
