@@ -267,7 +267,7 @@ def cases_of(scored: Iterable[Scored]) -> list[Case]:
             for (harness, card), found in sorted(ratios.items())]
 
 
-def spread(ratios: Sequence[float]) -> tuple[float, ...]:
+def spread(ratios: list[float]) -> tuple[float, ...]:
     """The middles of as many equal parts as are kept; all of fewer."""
     parts = min(KEPT, len(ratios))
     return tuple(round(percentile(ratios, (part + 0.5) / parts), 4) for part in range(parts))
