@@ -114,6 +114,12 @@ def test_what_is_not_modelled_is_named(more: str, sentence: str, tmp_path: Path)
     assert sentence in refusal(given(tmp_path, more)).replace(" 4 bits", " '4' bits")
 
 
+def test_bits_without_a_method_are_said_to_pack_nothing(tmp_path: Path) -> None:
+    said = [sum("nothing is packed" in text for text in given(tmp_path, more).assumptions) for more in (
+        "--quant_bits 4", "--quant_bits 4 --quant_method bnb")]
+    assert said == [1, 0]
+
+
 def test_a_file_of_fsdp_is_read_where_it_lies(tmp_path: Path) -> None:
     written(tmp_path, "offload.json", {"_note": "", "fsdp": "full_shard auto_wrap offload", "fsdp_config": {
         "fsdp_version": 2, "reshard_after_forward": False}})

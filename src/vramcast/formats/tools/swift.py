@@ -83,6 +83,8 @@ FROZEN: Final = {"freeze_vit": ("towers", True), "freeze_aligner": ("projectors"
                  "freeze_llm": ("language_model", False)}
 """Switch -> the part that does not learn where all weights are trained, and whether it is on unasked [swift
 arguments/tuner_args.py, model/model_arch.py]."""
+UNPACKED: Final = "quant_bits: nothing is packed without quant_method"
+
 IN_PIECES: Final = ("CELOSS_PARALLEL_SIZE: the loss is counted in one piece; in pieces it keeps less: that is an "
                     "upper bound")
 """Of samples that ranks share alone [swift trainers/utils.py `per_token_loss_func_sp`]."""
@@ -131,6 +133,8 @@ def read(config: Config) -> Reading:
     if values.get("tuner_type") == "full" and values.whole("lisa_activated_layers"):
         notes.append(Note(LISA, "lisa_activated_layers"))
     values.ignore("lisa_step_interval")
+    if values.get("quant_bits") is not None and "base-weights" not in options and "peft" in options:
+        notes.append(UNPACKED)
     unread = (*values.unread(), *behind, *wide, *left, *(started.unread if started else ()))
     if "cp" in options and command.variables.get("CELOSS_PARALLEL_SIZE", "0") != "0":
         notes.append(IN_PIECES)
