@@ -32,6 +32,7 @@ def test_the_front_page_answers_as_it_is_typed_and_its_examples_are_computed(ope
     page.locator("[name=mode]").select_option("train")
     whole = needed(asked("train", {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb"}))
     page.wait_for_function("text => document.querySelector('.start-verdict').textContent.includes(text)", arg=whole)
+    assert "measured runs most like this" in page.locator(".start-verdict .trust").inner_text()
     page.locator(".go-whole").first.click()
     page.wait_for_selector(".verdict")
     assert whole in page.locator(".verdict").inner_text()

@@ -9,7 +9,7 @@ import { cardText, gpusText, learnNames } from "../names.js";
 import { combo } from "../parts/combo.js";
 import { labelled } from "../parts/field.js";
 import { cardRows, modelRows } from "../parts/form.js";
-import { neededOf, verdictBadge, verdictHead } from "../parts/verdict.js";
+import { neededOf, trustLine, verdictBadge, verdictHead } from "../parts/verdict.js";
 
 const WAIT_MS = 120;
 const ADAPTERS = { engine: "huggingface", peft: "lora", recompute: "full" };
@@ -118,7 +118,7 @@ class Start {
       refill(this.#at.verdict, h("div", { class: kind }, heading,
         h("p", { class: "number" }, neededOf(answer, t)),
         h("p", { class: "soft" }, gpusText(answer.question.gpus), ", ", answer.question.engine),
-        h("a", { class: "go-whole", href: link(asked) }, t("start.whole"))));
+        h("a", { class: "go-whole", href: link(asked) }, t("start.whole")), trustLine(answer, this.#app)));
     } catch (error) {
       if (under.signal.aborted || this.#gone) return;
       refill(this.#at.verdict, h("p", { class: "error" }, error.message));

@@ -27,7 +27,7 @@ export function intervalRemark({ verdict, high_bytes: high }, { t }) {
 }
 
 /** How likely a plan fits and the measured runs that say so, which lead to all that were measured. */
-function trustLine({ trust, question }, { named }) {
+export function trustLine({ trust, question }, { named }) {
   if (!trust) return null;
   const { chance_to_fit: chance, runs, own_engine: own, median_miss: miss } = trust;
   const trainer = question.trainer_engine; // of post-training, whose update is what such runs are like
