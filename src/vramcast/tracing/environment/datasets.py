@@ -58,6 +58,13 @@ def _note(dataset: Any) -> None:
         simulation.assumptions.note(Note(STANDS_IN, type(dataset).__name__), simulation.origins.place())
 
 
+def _label(dataset: Any, classes: int, count: int) -> None:
+    """Give it as many classes in turn."""
+    dataset.classes = [str(number) for number in range(classes)]
+    dataset.class_to_idx = {name: number for number, name in enumerate(dataset.classes)}
+    dataset.targets = [number % max(1, classes) for number in range(count)]
+
+
 def _make_root(root: Any, is_fetched: Any) -> None:
     """The folder that fetching them would make, as scripts keep more there."""
     if is_fetched:
@@ -103,9 +110,7 @@ def small_images(module: ModuleType) -> Iterator[None]:
         labels = LABELS.get(type(self).__name__, 10)
         count, self.train = 50_000 if train else 10_000, train
         self.data = vars(module)["np"].zeros((count, 32, 32, 3), dtype="uint8")
-        self.targets = [index % labels for index in range(count)]
-        self.classes = [str(label) for label in range(labels)]
-        self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
+        _label(self, labels, count)
 
     kind.__init__ = made
 
@@ -125,10 +130,8 @@ def folders(module: ModuleType) -> Iterator[None]:
         base.__init__(self, root, transform=transform, target_transform=target_transform)
         image: Any = import_module("PIL.Image")
         self.loader = lambda _path: image.new("RGB", size)
-        self.classes = [str(number) for number in range(CLASSES)]
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        self.samples = self.imgs = [("", number % CLASSES) for number in range(IMAGES)]
-        self.targets = [label for _, label in self.samples]
+        _label(self, CLASSES, IMAGES)
+        self.samples = self.imgs = [("", label) for label in self.targets]
 
     kind.__init__ = made
 
@@ -169,8 +172,8 @@ def _or_black(kind: Any, make: Callable[..., None], size: tuple[int, int], targe
         )
         _make_root(words["root"], words.get("download"))
         is_mask = target == MASK or words.get("target_types") == "segmentation"
-        self.classes = [str(number) for number in range(target)] if isinstance(target, int) else []
-        self.targets = self.labels = [number % max(1, len(self.classes)) for number in range(IMAGES)]
+        _label(self, target if isinstance(target, int) else 0, IMAGES)
+        self.labels = self.targets
 
         def item(self: Any, index: int) -> Any:
             known = image.new("L", size) if is_mask else self.targets[index % IMAGES]
