@@ -118,6 +118,7 @@ def process_with_the_card():  # mnist_hogwild
 def data_that_is_not_there():  # a folder of ImageNet, tokens that a script of its own prepares, torch.hub
     folder = pytest.importorskip("torchvision").datasets.ImageFolder("imagenet/train", lambda image: image.size)
     assert folder[1001] == ((500, 375), 1) and len(folder.classes) == 1000
+    assert max(label for _, label in folder) == 1 and max(folder.targets) == 999  # few of its own are enough
     tokens = np.memmap("data/train.bin", dtype=np.uint16, mode="r")
     assert isinstance(tokens, np.memmap) and len(tokens) > 1 << 20
     assert torch.hub.load("pytorch/vision:v0.10.0", "resnet18", pretrained=True).fc.weight.shape[0] == 1000

@@ -37,6 +37,8 @@ NO_SHARDS: Final = "{}: no file is named so; two files of {:,} zeros stand in fo
 NO_PICTURES: Final = "{}: its files are not there; {} black images of {} x {} stand in"
 CLASSES, IMAGES, WIDTH, HEIGHT = 1000, 2048, 500, 375
 TOKENS: Final = 1 << 22
+SHOWN: Final = 2
+"""Classes of a folder whose images are shown: a script may know fewer of its own data than ImageNet has."""
 LABELS: Final = {"CIFAR100": 100}  # of classes; ten of all others
 HEADER: Final = (20_240_520, 1)
 """Magic number and version of llm.c's tokens of GPT-2 [llm.c dev/data/data_common.py `HEADERS_INFO`]."""
@@ -131,7 +133,8 @@ def folders(module: ModuleType) -> Iterator[None]:
         image: Any = import_module("PIL.Image")
         self.loader = lambda _path: image.new("RGB", size)
         _label(self, CLASSES, IMAGES)
-        self.samples = self.imgs = [("", label) for label in self.targets]
+        self.imgs = [("", label) for label in self.targets]
+        self.samples = [("", label % SHOWN) for label in self.targets]
 
     kind.__init__ = made
 
@@ -200,7 +203,7 @@ def folders_of_timm(module: ModuleType) -> Iterator[None]:
         black = picture(*size)
         return type("BlackImages", (readers.Reader,), {
             "__len__": lambda _self: IMAGES, "_filename": lambda _self, index, *_, **_how: f"{index}.png",
-            "__getitem__": lambda _self, index: (io.BytesIO(black), index % CLASSES),
+            "__getitem__": lambda _self, index: (io.BytesIO(black), index % SHOWN),
         })()
 
     vars(module)["create_reader"] = created
