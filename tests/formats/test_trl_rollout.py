@@ -78,6 +78,21 @@ def test_train_points_to_rl(tmp_path: Path) -> None:
         api.train_answer({"gpus": "h100-sxm-80gb", "from": (written(tmp_path),)})
 
 
+def test_why_nothing_generates_is_what_is_not_read(tmp_path: Path) -> None:
+    """A script of TRL's that reads a command line says nothing of an engine; "train" knows no more of it."""
+    (tmp_path / "gspo.py").write_text(
+        "from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser\n"
+        "args, model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()\n"
+        "GRPOTrainer(model=model.model_name_or_path, args=args).train()\n")
+    with pytest.raises(Unsupported, match="TrlParser: reads a command line"):
+        asked(str(tmp_path / "gspo.py"))
+
+
+def test_the_kernel_of_the_optimizer_is_the_one_that_the_file_says(tmp_path: Path) -> None:
+    fused, each = (asked(written(tmp_path, optim=name)).trainer.plan for name in ("adamw_torch_fused", "adamw_torch"))
+    assert fused.optimizer_kernel != each.optimizer_kernel == "foreach"
+
+
 def test_trl_merges_adapters_and_does_not_sleep_unasked() -> None:
     common: dict[str, Any] = {"model": "qwen2.5-1.5b", "gpus": "h100-sxm-80gb", "framework": "trl"}
     adapted, asleep, whole = (vramcast.rl(**common, **more) for more in (

@@ -69,6 +69,8 @@ def with_configs(
         given, ranks = _on_cluster(given, merged)
         merged = solved(merged, given.batch, ranks, named)
         if command == "rl" and is_training(given):
+            if not given.rollout:  # what is not read may be why nothing generates
+                settled(given, (*said_by_files, *(beneath or {}), *named), ignore_unread=configs.ignore_unread)
             merged, said_by_files = as_post_training(merged, given, ranks), (*said_by_files, ANSWERED)
     elif given.share:
         raise InvalidSpec("what is read sees {} of each card; give --gpus, the card", given.share)

@@ -156,15 +156,16 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         )
     of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
     of_others |= dict.fromkeys(OF_SWIFT[1:], "ms-swift")
+    options = engine_options(values.get("trainer-option", ()))
     for name, whose in of_others.items():
-        of_trainer = engine in TRAINER_SAYS and name == "trainer-option"
+        of_trainer = name == "trainer-option" and engine in TRAINER_SAYS and (
+            engine != "pytorch" or set(options) <= set(TRAINER_SAYS[engine]))
         if name in values and not of_trainer and not (framework == "openrlhf" and name in OF_OPENRLHF):
             raise Unsupported(
                 "--{} is asked of {}'s trainers alone; leave it out, or add --framework {}", name, whose, whose.lower()
             )
     others: dict[str, Any] = {field: checkpoint_of(values[name], {}, resolve, TABLE).model
                               for name, field in OTHERS.items() if name in values}
-    options = engine_options(values.get("trainer-option", ()))
     for name in options:
         if name not in TRAINER_SAYS[engine]:
             raise UnknownName.of("trainer option", name, TRAINER_SAYS[engine])

@@ -14,7 +14,7 @@ def _count(section: str, field: str, help_: str) -> Option:
 
 OF_TRL: Final = (
     "attention", "loss", "compile", "offload-activations", "modules-to-save", "lora-dropout", "base-weights",
-    "adapter-dtype", "freeze",
+    "adapter-dtype", "freeze", "optimizer-kernel",
 )
 """What only TRL's trainers, which are transformers', leave to be asked."""
 
