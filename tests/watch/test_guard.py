@@ -156,3 +156,12 @@ def test_a_script_that_nothing_reads_is_traced(guarded: Machine, rows: int, said
         f"    layer(torch.empty({rows}, 1024, device='cuda')).sum().backward()\n    optimizer.step()\n")
     ended = guarded.ask("run", "--check", "--", sys.executable, "train.py")
     assert ended.returncode == code and said in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(("line", "runs"), [
+    ("import argparse, torch", True), ("import torch.nn as nn", True), ("from transformers import Trainer", True),
+    ("import torchmetrics", False), ("# import torch", False), ("import numpy as np", False),
+])
+def test_scripts_that_run_pytorch_are_known_by_what_they_import(tmp_path: Path, line: str, runs: bool) -> None:
+    (tmp_path / "train.py").write_text(f'"""A script."""\n{line}\n')
+    assert guard.Job.of(("python", str(tmp_path / "train.py")), {}).is_of_torch is runs

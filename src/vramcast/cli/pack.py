@@ -127,6 +127,8 @@ def _asked(text: str, kind: str) -> Asked:
     """
     path = Path(text)
     if path.is_file():
+        if path.suffix == ".py" and not formats.read.commands_of((path,)):
+            return _asked(shlex.join(("python", text)), kind)
         if formats.read.commands_of((path,)):
             alone = sized(path, gpus=kind)
             return _counted(alone.answer, alone.gpus)

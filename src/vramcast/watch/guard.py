@@ -63,7 +63,11 @@ SPREAD: Final = ("llama.cpp",)
 """Engines whose process takes every card that it sees."""
 PYTHON: Final = re.compile(r"python[\d.]*")
 LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed")
-SCRIPT: Final = re.compile(r"(?m)^\s*(?:import|from) torch\b")
+SCRIPT: Final = re.compile(
+    r"(?m)^\s*(?:from\s+|import\s+(?:[\w.]+\s*,\s*)*)(?:torch|torchvision|lightning|pytorch_lightning|transformers|diffusers|"
+    r"timm|accelerate|peft|trl)\b"
+)
+"""How one that runs PyTorch begins."""
 
 
 class Job(NamedTuple):
@@ -97,7 +101,7 @@ class Job(NamedTuple):
 
     @property
     def is_of_torch(self) -> bool:
-        """Whether it starts a script of Python that imports torch."""
+        """Whether it starts a script of Python that imports torch or what is built on it."""
         starter, script = Path(self.words[0]).name, next((word for word in self.words if word.endswith(".py")), "")
         if not script or not (PYTHON.fullmatch(starter) or starter in LAUNCHERS):
             return False
