@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.watch.conftest import SOON_S, Machine
-from vramcast.watch.guard import EXIT_NOT_FOUND, EXIT_REFUSED
+from vramcast.watch.guard import EXIT_NOT_FOUND, EXIT_REFUSED, Job
 
 RTX_4090 = "gpu 24564 300 NVIDIA GeForce RTX 4090"
 SERVER = ("vllm", "serve", "Qwen/Qwen3-8B", "--max-model-len", "8192")
@@ -164,4 +164,4 @@ def test_a_script_that_nothing_reads_is_traced(guarded: Machine, rows: int, said
 ])
 def test_scripts_that_run_pytorch_are_known_by_what_they_import(tmp_path: Path, line: str, runs: bool) -> None:
     (tmp_path / "train.py").write_text(f'"""A script."""\n{line}\n')
-    assert guard.Job.of(("python", str(tmp_path / "train.py")), {}).is_of_torch is runs
+    assert Job.of(("python", str(tmp_path / "train.py")), {}).is_of_torch is runs
