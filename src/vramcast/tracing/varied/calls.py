@@ -130,7 +130,7 @@ class Asked:
 
     __slots__ = ("blocks", "events", "kept")
 
-    def __init__(self, blocks: list[Block], events: list[int], kept: list[int]) -> None:
+    def __init__(self, blocks: list[Block], events: tuple[int, ...], kept: list[int]) -> None:
         self.blocks, self.events, self.kept = blocks, events, kept
 
 
@@ -208,7 +208,7 @@ def _numbered(events: list[int], tape: Tape, workspaces: frozenset[str]) -> Aske
         elif index in numbers:
             found.append(-numbers[index])
     ended = {-event for event in found if event < 0}
-    return Asked(blocks, found, [number for number in range(1, len(blocks) + 1) if number not in ended])
+    return Asked(blocks, tuple(found), [number for number in range(1, len(blocks) + 1) if number not in ended])
 
 
 class _Reader:

@@ -10,6 +10,7 @@ against others that it has not seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.program import Category
@@ -163,6 +164,22 @@ class _Call(NamedTuple):
     first: Made
 
 
+class _Plan(NamedTuple):
+    """What a call does at one setting."""
+
+    events: tuple[int, ...]
+    sizes: list[int]  # of its blocks [bytes]
+    blocks: Sequence[Block]  # what they are
+
+
+class _Form(NamedTuple):
+    """A tape whose sizes are left open."""
+
+    tape: Tape
+    begins: list[int]  # events before every item
+    places: list[tuple[int, int]]  # of every block: the call whose plan has its size, and where
+
+
 class Program:
     """Makes the tape of any setting."""
 
@@ -185,6 +202,8 @@ class Program:
         if any(list(map(shape_of, run)) != shape for run in runs):
             raise Differs
         self.calls: list[_Call] = []
+        self._forms: dict[tuple[bool, tuple[tuple[int, ...], ...]], _Form] = {}
+        self.begins: list[int] = []  # events before every item, of the tape made last
         self.settled: dict[int, _Call] = {}  # call -> the same, with sizes
         self.open: list[list[Size]] = []  # numbers that several functions explain
         self.of_item: dict[int, int] = {}  # item -> its call
@@ -223,7 +242,7 @@ class Program:
     def _does(self, made: Made) -> bool:
         """Whether the call, asked alone, does what it did in the run."""
         asked = self._asked_for(made.template, made.ints, made.floats, made.workspaces)
-        return tuple(asked.events) == made.events and all(
+        return asked.events == made.events and all(
             one.num_bytes == other.num_bytes for one, other in zip(asked.blocks, made.blocks, strict=True)
         )
 
@@ -252,6 +271,7 @@ class Program:
 
     def settle(self, points: Sequence[Point]) -> None:
         """Ask every call for many settings: what is one function of the axes at all of them need not be asked again."""
+        points = [*points, *self._points]
         of_all = [[size.whole(point) for size in self.sizes] for point in points]
         for index, call in enumerate(self.calls):
             if call.sizes is not None:
@@ -265,7 +285,7 @@ class Program:
                 for values in zip(*([block.num_bytes for block in one.blocks] for one in asked), strict=True)
             ]
             if all(found):
-                first = call.first._replace(blocks=tuple(asked[0].blocks), events=tuple(events))
+                first = call.first._replace(blocks=tuple(asked[0].blocks), events=events)
                 sizes = tuple(range(len(self.sizes), len(self.sizes) + len(found)))
                 self.sizes += [candidates[0] for candidates in found]
                 self.settled[index] = call._replace(sizes=sizes, first=first)
@@ -275,9 +295,20 @@ class Program:
         numbers = [size.whole(point) for size in self.sizes]
         settled = {} if is_asked else self.settled
         plans = [self._plan(settled.get(index, call), numbers) for index, call in enumerate(self.calls)]
-        tape = Tape()
+        patterns = is_asked, tuple([plan.events for index, plan in enumerate(plans) if index not in settled])
+        form = self._forms.get(patterns)
+        if form is None:
+            form = self._forms[patterns] = self._formed(plans)
+        self.begins = form.begins
+        blocks = [copy(block) for block in form.tape.blocks]
+        for block, (call, number) in zip(blocks, form.places, strict=True):
+            block.num_bytes = plans[call].sizes[number]
+        return Tape(blocks=blocks, events=form.tape.events, marks=form.tape.marks, asides=form.tape.asides)
+
+    def _formed(self, plans: Sequence[_Plan]) -> _Form:
+        """Which blocks come and go where every call does what its plan says; how large they are is left open."""
+        tape, begins, places = Tape(), list[int](), list[tuple[int, int]]()
         left: list[list[Block]] = []  # by every item
-        self.begins = begins = list[int]()  # events before every item
         for index, item in enumerate(self._items):
             begins.append(len(tape.events))
             if isinstance(item, Free):
@@ -287,27 +318,28 @@ class Program:
                 _say(tape, item, left)
                 left.append([])
             else:
-                left.append(_play(tape, item, *plans[self.of_item[index]]))
-        return tape
+                call = self.of_item[index]
+                left.append(_play(tape, item, plans[call]))
+                places += [(call, event - 1) for event in plans[call].events if event > 0]
+        return _Form(tape, begins, places)
 
-    def _plan(self, call: _Call, numbers: list[int]) -> tuple[Sequence[int], list[int], Sequence[Block]]:
-        """Events of a call, bytes of its blocks, and what they are."""
+    def _plan(self, call: _Call, numbers: list[int]) -> _Plan:
         if call.sizes is not None:
-            return call.first.events, [numbers[size] for size in call.sizes], call.first.blocks
+            return _Plan(call.first.events, [numbers[size] for size in call.sizes], call.first.blocks)
         asked = self._answer(call, numbers)
         if len(asked.kept) != len(call.first.kept):
             raise Unread(call.first.operator)
-        return asked.events, [block.num_bytes for block in asked.blocks], asked.blocks
+        return _Plan(asked.events, [block.num_bytes for block in asked.blocks], asked.blocks)
 
 
-def _play(tape: Tape, item: Made, events: Sequence[int], sizes: list[int], blocks: Sequence[Block]) -> list[Block]:
+def _play(tape: Tape, item: Made, plan: _Plan) -> list[Block]:
     """The blocks that a call leaves behind, who asked for them as in the run that it was read from."""
     origin = item.blocks[0].origin if item.blocks else NOWHERE
     made: list[Block] = []
-    for event in events:
+    for event in plan.events:
         if event > 0:
-            like = blocks[event - 1]
-            block = tape.add(sizes[event - 1], like.stream, like.operator, origin)
+            like = plan.blocks[event - 1]
+            block = tape.add(plan.sizes[event - 1], like.stream, like.operator, origin)
             block.category, block.name = like.category, like.name
             made.append(block)
         else:
