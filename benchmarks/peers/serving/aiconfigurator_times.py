@@ -1,7 +1,8 @@
 """aiconfigurator on rows of serving_times.jsonl: prints id, time to first token and between tokens [ms].
 
 Asked as its own tools/accuracy_regression_testing/predict_silicon_sample.py asks it: the row's version of the engine,
-or its default where it has no tables of that one; where it has no answer its reason stands.
+or its default where it has no tables of that one; where it has no answer its reason stands. Configs that it does not
+bring along it fetches from the hub; where there is a folder `CONFIGS/OWNER/NAME` its `config.json` is handed in.
 """
 
 import contextlib
@@ -15,14 +16,17 @@ logging.disable(logging.CRITICAL)
 sys.path.pop(0)  # a file beside this one is named like the package
 from aiconfigurator.cli.api import cli_estimate  # noqa: E402
 
+CONFIGS = Path(sys.argv[2] if len(sys.argv) > 2 else "configs")
 DEGREES = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
 APART = (*DEGREES, "batch_size", "num_workers")
 
 
 def asked(row):
     """Keywords of its estimate."""
+    folder = CONFIGS / row["model"]
     found = {
-        "model_path": row["model"], "system_name": row["system"], "mode": row["mode"], "backend_name": row["engine"],
+        "model_path": str(folder) if folder.is_dir() else row["model"],
+        "system_name": row["system"], "mode": row["mode"], "backend_name": row["engine"],
         "backend_version": row.get("engine_version"), "isl": row["input_len"], "osl": row["output_len"],
         "gemm_quant_mode": row.get("gemm"), "moe_quant_mode": row.get("moe"),
     }
