@@ -1,5 +1,6 @@
 """Whatever valid plan: files hold only names their tool knows and say what the plan says, where no reader proves it."""
 
+from typing import Any
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -65,17 +66,24 @@ ENGINES: dict[str, tuple[str, ...]] = {
 }
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-@given(st.data())
-def test_a_script_of_plain_pytorch_holds_its_plan(data: st.DataObject) -> None:
-    names = data.draw(st.lists(st.sampled_from(ENGINES["pytorch"]), max_size=5, unique=True))
-    options = {name: data.draw(COMMON[name]) for name in names}
+@st.composite
+def plans(draw: st.DrawFn, engine: str = "") -> dict[str, Any]:
+    """Options of a plan; of one engine where it is named."""
+    engine = engine or draw(st.sampled_from(list(ENGINES)))
+    names = draw(st.lists(st.sampled_from(ENGINES[engine]), max_size=5, unique=True))
+    options = {name: draw(COMMON[name]) for name in names}
     if "base_weights" in options:
         options.setdefault("peft", "lora")
-    options |= {"model": data.draw(st.sampled_from(["llama-3.2-1b", "qwen3-0.6b", "olmoe-1b-7b", "gpt2"])),
-                "gpus": data.draw(st.sampled_from(["h100", "8xh100", "2x8xh100"])), "engine": "pytorch"}
+    gpus = "h100" if engine == "unsloth" else draw(st.sampled_from(["h100", "8xh100", "2x8xh100"]))
+    model = draw(st.sampled_from(["llama-3.2-1b", "qwen3-0.6b", "olmoe-1b-7b", "gpt2"]))
+    return {"model": model, "gpus": gpus, "engine": engine} | named(options)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(plans("pytorch"))
+def test_a_script_of_plain_pytorch_holds_its_plan(options: dict[str, Any]) -> None:
     try:
-        job = job_of(named(options))
+        job = job_of(options)
         rank_programs(job)
     except VramcastError:
         assume(False)
