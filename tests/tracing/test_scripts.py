@@ -131,6 +131,7 @@ def test_pretrained_models_need_no_weights_and_no_network(own_folder):
 
 
 WITHOUT_PACKAGES = """
+import tensorboard_logger
 import torch, wandb
 from flash_attn import flash_attn_func, flash_attn_qkvpacked_func
 from flash_attn.bert_padding import pad_input, unpad_input

@@ -20,8 +20,8 @@ from typing import Any, Final
 from vramcast.errors import Note
 
 LOGGERS: Final = (
-    "aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "tensorboard", "tensorboardX", "trackio",
-    "visdom", "wandb",
+    "aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "tensorboard", "tensorboardX",
+    "tensorboard_logger", "trackio", "visdom", "wandb",
 )
 FLASH: Final = "flash_attn"
 THEIRS: Final = ("google.protobuf",)
