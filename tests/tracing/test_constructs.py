@@ -115,6 +115,11 @@ def process_with_the_card():  # mnist_hogwild
     assert len(ran) == 1  # ranks that follow are taken to do the same, of whichever kind the first one was
 
 
+def periods_of_frequencies():  # TimesNet
+    _, chosen = torch.topk(torch.rand(49, device="cuda"), 5)
+    assert (96 // chosen.cpu().numpy()).min() > 0
+
+
 def data_that_is_not_there():  # a folder of ImageNet, tokens that a script of its own prepares, torch.hub
     folder = pytest.importorskip("torchvision").datasets.ImageFolder("imagenet/train", lambda image: image.size)
     assert folder[1001] == ((500, 375), 1) and len(folder.classes) == 1000
@@ -135,7 +140,7 @@ def made_sparse():  # SPLADE
 
 ALONE = (
     made_sparse, sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card,
-    kernel_from_source, extension_from_source, process_with_the_card,
+    kernel_from_source, extension_from_source, periods_of_frequencies, process_with_the_card,
 )
 
 

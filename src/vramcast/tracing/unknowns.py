@@ -309,7 +309,12 @@ def _dimension(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
 
 
 def _topk(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Supposed:
-    return _chosen((args[0], *args[2:]) if len(args) > 2 else (args[0], -1), kwargs, out)
+    """Of one row, as of amplitudes by frequency, without the first: scripts that divide by what is chosen leave it out
+    [thuml/Time-Series-Library models/TimesNet.py `FFT_for_Period`]."""
+    found = _chosen((args[0], *args[2:]) if len(args) > 2 else (args[0], -1), kwargs, out)
+    if found is None or args[0].dim() != 1 or found[0].numel() >= args[0].numel():
+        return found
+    return found[0], found[1] + 1
 
 
 def _multinomial(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> Supposed:
