@@ -31,7 +31,7 @@ from vramcast.domain.trace_job import (
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import HEADROOM, NO_SEARCH, Kind, Option, parse, parse_count
-from vramcast.question.varied import parse_axes
+from vramcast.question.varied import FIELDS, parse_axes
 
 DEFAULT_GPU: Final = "h100-sxm-80gb"
 DTYPES: Final = ("fp32", "bf16", "fp16", "fp64")
@@ -370,8 +370,9 @@ def _check_inputs(inputs: tuple[Input, ...], values: Mapping[str, Any]) -> None:
     names = [one.name for one in inputs if one.name]
     if len(set(names)) < len(names):
         raise InvalidSpec("--input names {} twice; give every name once", max(names, key=names.count))
+    varied = {FIELDS.get(axis.name) for axis in parse_axes(values["vary"])} if "vary" in values else set()
     for letter, option in ((BATCH, "batch"), (SEQUENCE, "seq-len")):
-        is_open = values.get("find") == option or "vary" in values
+        is_open = values.get("find") == option or option.replace("-", "_") in varied
         if any(letter in one.dims for one in inputs) and option not in values and not is_open:
             raise InvalidSpec("an --input has the letter {}, which stands for --{}; give it", letter, option)
 

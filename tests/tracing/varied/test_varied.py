@@ -157,3 +157,8 @@ def test_a_number_of_a_script_is_set_where_it_stands(axis: str, text: str | None
     else:
         found = at_point(job, axes, (7, 2))
         assert text in found.text and found.arguments == ("--batch-size=2",)
+
+
+def test_a_letter_that_is_neither_given_nor_varied_is_asked_for() -> None:
+    with pytest.raises(InvalidSpec, match="letter S"):
+        build_trace("tests.tracing._modules:Stack", {"input": ("BxSx256",), "vary": ("batch",)})
