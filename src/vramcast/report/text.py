@@ -41,6 +41,9 @@ NAME_WIDTH: Final = 66
 OPTIONS_WIDTH: Final = 38
 """Columns of a change's options."""
 
+LONG_S: Final = 10.0
+HOUR_S: Final = 3600.0
+
 
 def render(
     answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False, today: date | None = None,
@@ -305,7 +308,7 @@ def rates(speed: Speed | None, words: Words, *, loaded: bool = True) -> Iterator
     if speed is not None:
         yield words(
             "speed_prefill",
-            first=f"{1000 * speed.time_to_first_token_s:,.0f} ms",
+            first=_wait(speed.time_to_first_token_s),
             prompt=f"{speed.prompt_tokens:,}",
             rate=f"{speed.prefill_tokens_per_s:,.0f}",
             bound=words(f"bound.{speed.prefill_bound}"),
@@ -329,17 +332,24 @@ def rates(speed: Speed | None, words: Words, *, loaded: bool = True) -> Iterator
         if loaded and first_s > 1.001 * speed.time_to_first_token_s:
             yield words(
                 "speed_loaded",
-                first=f"{1000 * first_s:,.0f} ms",
-                together=f"{1000 * (speed.burst_first_token_s or 0):,.0f} ms",
+                first=_wait(first_s),
+                together=_wait(speed.burst_first_token_s or 0),
                 token=f"{1000 * (speed.loaded_token_s or 0):,.1f} ms",
             )
         first, token = speed.loaded_first_token_interval_s, speed.loaded_token_interval_s
         if loaded and first is not None and token is not None:
             yield words(
                 "speed_interval",
-                first=f"{1000 * first[0]:,.0f}", first_most=f"{1000 * first[1]:,.0f} ms",
+                first=_wait(first[0]), first_most=_wait(first[1]),
                 token=f"{1000 * token[0]:,.1f}", token_most=f"{1000 * token[1]:,.1f} ms",
             )
+
+
+def _wait(seconds: float) -> str:
+    """How long somebody waits: in ms below ten seconds, in hours from two on."""
+    if seconds < LONG_S:
+        return f"{1000 * seconds:,.0f} ms"
+    return f"{seconds:,.1f} s" if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:,.1f} h"
 
 
 def under_traffic(served: Served | None, words: Words) -> Iterator[str]:

@@ -28,6 +28,9 @@ on TensorRT-LLM, whose prompts are whole, do."""
 FEWEST: Final = 64
 """Requests behind the first of every user that means are taken of, at least."""
 
+LONGEST: Final = 1 << 19
+"""Tokens of answers behind the first of every user, beyond which fewer are simulated: each has many steps."""
+
 MOST_CHUNKS: Final = 1024
 """Pieces of a prompt that are simulated: of a longer one they are larger."""
 
@@ -154,7 +157,7 @@ def closed_loop(
         more = users / fewer.users
         between = (more - 1) * (found.first_token_s + load.answer * found.token_s)
         return Latency(found.first_token_s + between, found.token_s, found.together_s * more)
-    requests = users + max(users, FEWEST)
+    requests = users + max(users, min(FEWEST, LONGEST // load.answer))
     ran = _Users(pool, limits, costs, load, front, requests, away_s)
     done = [number for number in range(users, len(ran.end_s)) if ran.end_s[number] < inf]
     waits = [first - asked + front.fixed_s for first, asked in zip(ran.first_s, ran.asked_s, strict=False)]
