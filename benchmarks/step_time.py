@@ -22,10 +22,9 @@ from msgspec.structs import replace
 from truth.rows.huggingface import SECONDS, qwen_job
 from truth.rows.megatron import timed_job
 from vramcast.catalogue.models import load_model
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Network
 from vramcast.domain.job import Job
-from vramcast.domain.model import Model
+from vramcast.domain.model import Checkpoint, Model
 from vramcast.errors import VramcastError
 from vramcast.estimate.step_time import model_flops, step_time
 from vramcast.families.table import model_from_config

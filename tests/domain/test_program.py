@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.program import (
     Alloc,
     BrokenProgram,
@@ -18,7 +18,6 @@ from vramcast.domain.program import (
     live_at_end,
     total_bytes,
 )
-from vramcast.domain.rank import RankProgram
 
 
 def tensor(name: str, num_bytes: int) -> Tensor:

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 import vramcast
 from vramcast.api import job_of
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.program import events, freed_unallocated, live_at_end
-from vramcast.domain.rank import RankProgram
 from vramcast.engines import unsloth
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer

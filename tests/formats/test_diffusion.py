@@ -7,7 +7,7 @@ import pytest
 
 from vramcast import api
 from vramcast.domain.answer import Answer
-from vramcast.domain.diffusion import DiffusionJob
+from vramcast.domain.pipeline import DiffusionJob
 from vramcast.errors import Unsupported, VramcastError
 
 SDXL = "accelerate launch train_text_to_image_lora_sdxl.py --pretrained_model_name_or_path=$MODEL_NAME"

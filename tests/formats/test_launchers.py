@@ -5,9 +5,8 @@ import pytest
 
 from tests.formats.plans import files, notes, serving, training, values
 from vramcast.api import planned_serving
-from vramcast.domain.device import Network
+from vramcast.domain.device import Network, Price
 from vramcast.domain.job import Job
-from vramcast.domain.price import Price
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File
 from vramcast.formats.write import files_of

@@ -4,7 +4,7 @@ from datetime import date
 
 from msgspec.structs import replace
 
-from vramcast.domain.price import Cost, Price
+from vramcast.domain.device import Cost, Price
 from vramcast.report.plain import plain
 from vramcast.report.price import age_days
 

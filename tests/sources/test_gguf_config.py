@@ -6,8 +6,7 @@ import pytest
 
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.models import load_model
-from vramcast.domain.checkpoint import StoredTensor, StoredWeights
-from vramcast.domain.model import Model
+from vramcast.domain.model import Model, StoredTensor, StoredWeights
 from vramcast.families import model_from_config
 from vramcast.sources.gguf import MODEL_TYPES, GgufHeader, config_of
 

@@ -275,7 +275,7 @@ def test_a_question_that_kills_every_process_gets_a_row_and_the_others_their_ans
     script.write_text(
         "import os, vramcast\n"
         "from vramcast.sweeps import engines\n"
-        "from vramcast.domain.checkpoint import Checkpoint\n"
+        "from vramcast.domain.model import Checkpoint\n"
         "resolve = engines.resolve_checkpoint\n"
         "engines._models._resolve = lambda name: os._exit(9) if name == 'deadly' else resolve(name)\n"
         "if __name__ == '__main__':\n"

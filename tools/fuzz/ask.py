@@ -24,8 +24,8 @@ from vramcast.api import job_of, planned_serving, planned_training, serve_answer
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, RankAnswer, ServeAnswer
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import AttentionKernel, Job, require_count
+from vramcast.domain.model import Checkpoint
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import VramcastError

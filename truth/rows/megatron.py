@@ -12,8 +12,7 @@ from truth.contract import STEP_TIME, Prediction, Refused, traits_at
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.answer import Peak
 from vramcast.domain.device import Cluster, Gpu
-from vramcast.domain.job import Job, Phase
-from vramcast.domain.rank import RankProgram
+from vramcast.domain.job import Job, Phase, RankProgram
 from vramcast.engines.megatron import ranks
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.timeline import simulate

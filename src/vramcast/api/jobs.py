@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from vramcast import formats, question
 from vramcast.catalogue.clusters import taken
-from vramcast.domain.checkpoint import Checkpoint
-from vramcast.domain.model import Model
+from vramcast.domain.model import Checkpoint, Model
 from vramcast.formats.paths import OPTIONS as ABOUT_FILES
 from vramcast.formats.paths import Configs, as_started, configs_in, is_script
 from vramcast.question.commands import table_of

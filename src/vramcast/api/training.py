@@ -9,8 +9,8 @@ from typing import Any
 from vramcast import estimate
 from vramcast.api.jobs import question_of
 from vramcast.domain.answer import Answer
-from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
+from vramcast.domain.pipeline import DiffusionJob
 from vramcast.estimate.training import answer as training_answer
 from vramcast.question.build import Resolve, build_job
 from vramcast.question.diffusion import build_diffusion, trains_pipeline

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from vramcast import catalogue
 from vramcast.catalogue import gpu_texts
 from vramcast.catalogue.gpu_texts import parse_gpus
-from vramcast.domain.device import Cluster
+from vramcast.domain.device import Cluster, Price, Tariff
 from vramcast.domain.model import Noun
-from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, VramcastError
 from vramcast.units import format_bytes
 

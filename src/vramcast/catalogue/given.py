@@ -23,9 +23,8 @@ from vramcast import catalogue
 from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.tables import DATE, read_text
-from vramcast.domain.device import TOPOLOGIES, UNBOUNDED, Cluster, Network
+from vramcast.domain.device import TOPOLOGIES, UNBOUNDED, Cluster, Network, Price, Tariff
 from vramcast.domain.model import Noun
-from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB
 

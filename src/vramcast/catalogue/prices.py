@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vramcast.catalogue.tables import Row, read_table, read_text
-from vramcast.domain.price import Price, Tariff
+from vramcast.domain.device import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError
 
 

@@ -21,8 +21,8 @@ from vramcast.report.messages import LANGUAGES, Words, words_here
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
-    from vramcast.domain.diffusion import DiffusionJob
     from vramcast.domain.job import Job
+    from vramcast.domain.pipeline import DiffusionJob
     from vramcast.domain.post_training import PostTrainingJob
     from vramcast.domain.serving import PipelineJob, ServeJob
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.catalogue.index import MODELS
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.failure import Remark
+from vramcast.domain.model import Checkpoint
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import version_text
 from vramcast.engines.serving.table import SERVING

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import asdict
 
+from vramcast.domain.device import Cost
 from vramcast.domain.model import Noun
-from vramcast.domain.price import Cost
 from vramcast.domain.program import Basis
 from vramcast.domain.verdict import Fit, claimed_bytes, fit_of, usable_bytes
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vramcast.domain.answer import Answer
+from vramcast.domain.device import Price
 from vramcast.domain.model import Noun
-from vramcast.domain.price import Price
 
 LEVELS = (("needed_bytes", "answer.fullest.needed_bytes"), ("capacity_bytes", "answer.capacity_bytes"))
 RATE = ("tokens_per_s", "answer.tokens_per_s")

@@ -9,16 +9,17 @@ of its own; ROCm/rccl#1210: 48 GB/s each, 144 GB/s for four cards.
 [cube] NVIDIA, DGX-1 system architecture (WP-08437-002): the hybrid cube mesh of eight P100 (4 links) and V100 (6).
 [gpu-topology] Alibaba Cloud, overview of topology-aware GPU scheduling: V100 0 has 2 links to 3 and 4, 1 to 1 and 2.
 [frontier] OLCF, Frontier user guide: 200 GB/s between the dies of an MI250X, 50 to 100 GB/s to those of others.
+
+What a machine costs, and what a job costs on it. No currency is ever converted into another.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from vramcast.domain.model import Noun
-from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec
 
 ONE_HOP: Final = 1
@@ -272,3 +273,45 @@ class Cluster(Noun, frozen=True):
         if self.instance is not None:
             return nodes + self.instance
         return f"{nodes}{self.gpus_per_node}x{self.gpu.name}"
+
+
+Tariff = Literal["on-demand", "spot"]
+
+
+class Price(Noun, frozen=True):
+    """One published or given price of one machine for one hour."""
+
+    KEYS = (...,)
+    SHOWN = ("tariff",)
+
+    per_hour: float  # of the whole machine, in `currency`
+    currency: str  # ISO 4217: "USD", "CNY"
+    tariff: Tariff = "on-demand"
+    region: str = ""  # "us-east-1", "cn-beijing"
+    date: str = ""  # ISO date the price was read
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.per_hour < 1e6:
+            raise InvalidSpec("price per hour {!r} must be more than 0 and less than 1,000,000", self.per_hour)
+        if len(self.currency) != 3 or not self.currency.isascii() or not self.currency.isupper():
+            raise InvalidSpec("currency {!r} must be an ISO 4217 code such as USD or CNY", self.currency[:20])
+
+
+class Cost(Noun, frozen=True):
+    """What a job costs, in the currency of its price. What was not asked for or is not known is None."""
+
+    KEYS = (
+        "per_hour", ("currency", "price.currency"), ("tariff", "price.tariff"), "machines",
+        ("machine_per_hour", "price.per_hour"), "per_million_tokens", "per_run", "run_hours",
+        ("region", "price.region"), ("date", "price.date"), "age_days", ("source", "price.source"),
+    )
+    SHOWN = ("tariff",)
+
+    price: Price  # of one machine
+    machines: int  # rented for it
+    per_hour: float  # all of them
+    per_million_tokens: float | None = None  # trained, or generated
+    per_run: float | None = None  # of the number of tokens the question names
+    run_hours: float | None = None
+    age_days: int | None = None  # of the price, on the day of the report

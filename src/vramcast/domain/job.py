@@ -1,13 +1,21 @@
-"""What is asked: a workload, the plan to run it with, and the engine that runs it."""
+"""What is asked: a workload, the plan to run it with, and the engine that runs it.
+
+What one kind of rank does over a run: the hand-over from engines to estimates.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from itertools import chain
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Model, Noun
+from vramcast.domain.program import BrokenProgram, Program, Tensor, freed_unallocated
 from vramcast.domain.version import Version
 from vramcast.errors import InvalidSpec
 from vramcast.units import ceil_div
@@ -257,3 +265,35 @@ def share(name: str, size: int, ranks: int, *, what: str) -> int:
 
 __all__ = ["AttentionKernel", "Job", "Loss", "Peft", "Phase", "Plan", "Precision", "Recompute", "Shards", "Workload",
            "ceil_div", "require_count", "require_counts", "share"]
+
+
+class RankProgram(Struct, frozen=True, kw_only=True):
+    """Ranks that use the same memory are one role.
+
+    The phases run in their order of declaration; what one leaves allocated the next one finds.
+    `outside` lives beside the caching allocator: CUDA context, library handles, NCCL buffers.
+    """
+
+    role: str  # "all", "first stage", "last stage", "expert owner" ...
+    count: int  # ranks of the role
+    phases: Mapping[Phase, Program]
+    outside: tuple[Tensor, ...] = ()
+    alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF the engine's launcher sets where the job says nothing
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    has_lengths: bool = False  # its steps are of many lengths
+
+    def require_sound(self) -> None:
+        """Refuse what no process could do, before its memory is answered: a search that reads sums alone need not.
+
+        Raises: BrokenProgram, a bug of the engine
+        """
+        freed = freed_unallocated(tuple(chain.from_iterable(self.phases.values())))
+        if freed is not None:
+            size = freed.num_bytes
+            raise BrokenProgram(f"{self.role} frees {freed.path} of {size} bytes, which it has not allocated")
+
+    @property
+    def steady(self) -> Phase:
+        """The phase whose peak is the answer: a training step, or serving at full load."""
+        return Phase.SERVING if Phase.SERVING in self.phases else Phase.STEP

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from vramcast.domain.calibration import Calibration
-from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import require_count, require_counts
-from vramcast.domain.model import Model, Noun
-from vramcast.domain.rank import RankProgram
+from vramcast.domain.job import RankProgram, require_count, require_counts
+from vramcast.domain.model import Model, Noun, StoredWeights
 from vramcast.domain.version import Version as Version
 from vramcast.errors import InvalidSpec
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from vramcast.domain.cublas import blas_workspaces
-from vramcast.domain.job import Job, Phase, Precision, Shards
+from vramcast.domain.job import Job, Phase, Precision, RankProgram, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.passes import free_gradients, inference, passes
 from vramcast.engines.eager.question import packing_sentences, recipe_of
 from vramcast.engines.eager.recipe import Recipe, elements, weights

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.cublas import blas_workspaces
-from vramcast.domain.job import ANSWERS, Job, Precision, Shards
-from vramcast.domain.rank import RankProgram
+from vramcast.domain.job import ANSWERS, Job, Precision, RankProgram, Shards
 from vramcast.domain.version import Version
 from vramcast.engines.eager.completions import of_answers, writes, written_loss
 from vramcast.engines.eager.preference import compares, in_one, in_variables, rated, rated_loss

@@ -22,7 +22,7 @@ from vramcast.blocks.diffusion import text
 from vramcast.blocks.diffusion.common import Step
 from vramcast.blocks.diffusion.networks import buffer_elements, count_elements, network_of, weights_of
 from vramcast.blocks.parameters.model import count_parameters
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, Model, Parameter
 from vramcast.domain.pipeline import (
     Autoencoder,
@@ -34,7 +34,6 @@ from vramcast.domain.pipeline import (
     Pipeline,
 )
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor, extent
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank
 from vramcast.engines.serving.requests import Known, typed_options
 from vramcast.engines.serving.stages import Stage

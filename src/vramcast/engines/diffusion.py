@@ -22,12 +22,10 @@ from vramcast.blocks.diffusion.networks import adapted, adapts, network_of, weig
 from vramcast.blocks.diffusion.unet import control, control_parameters
 from vramcast.blocks.diffusion.unet import forward as unet_forward
 from vramcast.domain.cublas import blas_workspace, workspace_bytes
-from vramcast.domain.diffusion import DiffusionJob
-from vramcast.domain.job import AttentionKernel, Phase, Precision, Recompute, Shards
+from vramcast.domain.job import AttentionKernel, Phase, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import Model
-from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, Flux, Pipeline, UNet
+from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, DiffusionJob, Flux, Pipeline, UNet
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, extent
-from vramcast.domain.rank import RankProgram
 from vramcast.engines.diffusers import (
     ITEMSIZES,
     Tensors,

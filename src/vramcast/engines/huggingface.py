@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.blocks.ends import LINEAR, VALUE
-from vramcast.domain.job import Job, Precision, Recompute
-from vramcast.domain.rank import RankProgram
+from vramcast.domain.job import Job, Precision, RankProgram, Recompute
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
 from vramcast.engines.eager.checks import refuse_unsharded

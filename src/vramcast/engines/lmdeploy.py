@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees

@@ -14,10 +14,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
-from vramcast.domain.job import ANSWERS, Job, Phase, Precision, Shards
+from vramcast.domain.job import ANSWERS, Job, Phase, Precision, RankProgram, Shards
 from vramcast.domain.model import Head
 from vramcast.domain.program import Program
-from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.checks import FMS, attention_sentences, refuse_shards, refuse_unsharded, text_sentences
 from vramcast.engines.eager.fsdp import sharded_phases
 from vramcast.engines.eager.in_turn import staged

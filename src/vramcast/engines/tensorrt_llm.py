@@ -24,10 +24,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, MultiLatentAttention
 from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor, extent
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.pools import Contents, Pools, contents_of, fewest_tokens

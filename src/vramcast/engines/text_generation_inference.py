@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import MLP, Attention, Model, MoE
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees

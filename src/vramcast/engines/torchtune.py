@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.sizes import Sizes, norm_variant
-from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import MLP, Attention
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.question import recipe_of, sharded_stepping_of

@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Loss, Phase, Precision, Recompute
+from vramcast.domain.job import Job, Loss, Phase, Precision, RankProgram, Recompute
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version, version_text
 from vramcast.engines.eager.checks import refuse_shards
 from vramcast.engines.eager.passes import Around, Piece, inference

@@ -7,8 +7,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Answer, ServeAnswer
-from vramcast.domain.device import Cluster
-from vramcast.domain.price import Cost
+from vramcast.domain.device import Cluster, Cost
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -31,7 +30,7 @@ def cost_of(
     Returns: cost per hour, and where speed and length are known per million tokens and per run
 
     >>> from vramcast.domain.device import Gpu
-    >>> from vramcast.domain.price import Price
+    >>> from vramcast.domain.device import Price
     >>> machine = Cluster(gpu=Gpu(name="x", vendor="v", arch="a", visible_bytes=1), gpus_per_node=8, num_nodes=2,
     ...     price=Price(per_hour=36.0, currency="USD"))
     >>> cost = cost_of(machine, tokens_per_s=20_000, run_tokens=10**9)

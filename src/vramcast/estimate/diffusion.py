@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from vramcast import estimate
 from vramcast.domain.answer import Answer, Change, RankAnswer
-from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Phase, Recompute
+from vramcast.domain.pipeline import DiffusionJob
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.verdict import Fit
 from vramcast.domain.version import named, newer

@@ -15,9 +15,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Phase
+from vramcast.domain.job import Job, Phase, RankProgram
 from vramcast.domain.program import Free, Loop, Node, Program, Tensor, taken_over
-from vramcast.domain.rank import RankProgram
 from vramcast.errors import Note
 
 PLAYED: Final = 16

@@ -7,9 +7,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.program import Basis, Tensor, extent
-from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
 from vramcast.estimate.interval import (
     HIGH_SHARE,

@@ -13,9 +13,8 @@ import msgspec.structs
 from vramcast import estimate
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Phase
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Phase, RankProgram
 from vramcast.domain.program import Extents, extent, sizes
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.verdict import Fit
 from vramcast.domain.version import named, newer, version_text
 from vramcast.engines.eager.trl import uncounted

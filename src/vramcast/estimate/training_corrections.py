@@ -23,9 +23,8 @@ from msgspec.structs import asdict, replace
 from vramcast.domain.answer import Answer, LedgerEntry, Peak, RankAnswer
 from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction, corrected_by, fitted
 from vramcast.domain.calibration import Plan as Measured
-from vramcast.domain.job import Job, Phase, Plan, Workload
+from vramcast.domain.job import Job, Phase, Plan, RankProgram, Workload
 from vramcast.domain.program import Basis, Category, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.errors import Note
 from vramcast.estimate.interval import chance_within, interval, likest_runs, misses, training_traits
 from vramcast.estimate.outside import outside_tensors

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec.structs
 from msgspec.structs import replace
 
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import AttentionKernel, Shards
+from vramcast.domain.model import Checkpoint
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.version import version_text
 from vramcast.engines.post_training.batches import usual_budget

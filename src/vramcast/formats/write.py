@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Answer, Fleet, ServeAnswer
-from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
+from vramcast.domain.pipeline import DiffusionJob
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, joined
 from vramcast.estimate.serving import as_placed

@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Workload
+from vramcast.domain.model import Checkpoint
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.domain.version import named
 from vramcast.engines.eager.releases import precision_word

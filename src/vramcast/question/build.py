@@ -13,10 +13,9 @@ from vramcast import families, question, sources
 from vramcast.blocks.lengths import usual_lengths
 from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
-from vramcast.domain.model import Head, Model, Run, classifier, scorer
+from vramcast.domain.model import Checkpoint, Head, Model, Run, classifier, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
 from vramcast.engines.training import PURE, TRAINING

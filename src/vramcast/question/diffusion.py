@@ -11,8 +11,8 @@ from vramcast import catalogue
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.cudnn import Kernel, Phase, workspace_share
 from vramcast.domain.device import Gpu
-from vramcast.domain.diffusion import DiffusionJob, DiffusionSetting
 from vramcast.domain.job import Peft, Plan, Precision, Workload, require_count
+from vramcast.domain.pipeline import DiffusionJob, DiffusionSetting
 from vramcast.domain.version import Version, check_version
 from vramcast.engines.training import DIFFUSION, PURE
 from vramcast.errors import InvalidSpec, UnknownName, joined

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
-from vramcast.domain.device import RATED_DTYPES, Gpu
-from vramcast.domain.price import Price
+from vramcast.domain.device import RATED_DTYPES, Gpu, Price
 from vramcast.report.columns import table
 from vramcast.report.messages import Words
 from vramcast.report.plain import plain

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Final
 
 from vramcast.domain.answer import Answer, ServeAnswer
-from vramcast.domain.price import Cost, Price
+from vramcast.domain.device import Cost, Price
 from vramcast.report.messages import Words
 
 FEW_DAYS: Final = 2

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from vramcast import estimate
 from vramcast.domain.answer import Fleet, ServeAnswer
-from vramcast.domain.device import Cluster
+from vramcast.domain.device import Cluster, Cost
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace, all_ignored
-from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, Note, VramcastError
 from vramcast.estimate.serving import answer, verdict

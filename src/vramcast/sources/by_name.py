@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model, read_entry
-from vramcast.domain.checkpoint import Checkpoint
-from vramcast.domain.model import MoE
+from vramcast.domain.model import Checkpoint, MoE
 from vramcast.errors import Note
 from vramcast.families import model_from_config
 from vramcast.sources.weights import noted

@@ -11,8 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from vramcast.domain.checkpoint import StoredTensor, StoredWeights
-from vramcast.domain.model import Noun
+from vramcast.domain.model import Noun, StoredTensor, StoredWeights
 from vramcast.errors import Note, SourceError, UnknownName
 from vramcast.sources.weights import LARGEST_ELEMENTS
 from vramcast.states.ggml import TENSOR_TYPES

@@ -16,8 +16,7 @@ from typing import Final
 
 import msgspec
 
-from vramcast.domain.checkpoint import Checkpoint, StoredWeights
-from vramcast.domain.model import Noun
+from vramcast.domain.model import Checkpoint, Noun, StoredWeights
 from vramcast.errors import Note, SourceError, text_of
 from vramcast.sources.by_name import ByName, by_name, network_of_mixed
 from vramcast.sources.fetch import Refused, read_url

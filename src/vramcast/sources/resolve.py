@@ -12,8 +12,7 @@ import msgspec
 from vramcast import sources
 from vramcast.catalogue.index import MODELS, PIPELINES
 from vramcast.catalogue.models import load_model, read_entry
-from vramcast.domain.checkpoint import Checkpoint
-from vramcast.domain.model import Model
+from vramcast.domain.model import Checkpoint, Model
 from vramcast.errors import Note, SourceError, UnknownName, Unsupported
 from vramcast.families import model_from_config
 

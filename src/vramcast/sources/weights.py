@@ -15,8 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vramcast import blocks
-from vramcast.domain.checkpoint import Checkpoint, StoredTensor, StoredWeights
-from vramcast.domain.model import Model
+from vramcast.domain.model import Checkpoint, Model, StoredTensor, StoredWeights
 from vramcast.errors import Note, SourceError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, Protocol
 
 from vramcast.api.answers import answer_to
-from vramcast.domain.checkpoint import Checkpoint
+from vramcast.domain.model import Checkpoint
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.sources.resolve import resolve_checkpoint
 from vramcast.sweeps.journal import line_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.models import load_model
-from vramcast.domain.checkpoint import Checkpoint
+from vramcast.domain.model import Checkpoint
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.build import Resolve
 from vramcast.question.commands import table_of

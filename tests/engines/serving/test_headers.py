@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from vramcast.catalogue.models import load_model
-from vramcast.domain.checkpoint import StoredTensor, StoredWeights
+from vramcast.domain.model import StoredTensor, StoredWeights
 from vramcast.engines.serving.headers import Part, part_of_stored
 from vramcast.engines.serving.stages import even_stages
 from vramcast.engines.serving.weights import Formats, loaded, total, weight_tensors

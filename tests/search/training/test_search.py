@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from tests.search._options import read
 from vramcast.api import job_of
 from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.device import Price
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Space
-from vramcast.domain.price import Price
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.step_time import step_time

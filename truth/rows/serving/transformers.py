@@ -12,10 +12,9 @@ from truth.rows.serving.common import cluster_of, value_of
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Model
 from vramcast.domain.program import extent
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Requests, ServeJob, ServePlan, Version
 from vramcast.errors import VramcastError
 from vramcast.estimate.interval import serving_traits

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.parameters.targets import Place
-from vramcast.domain.job import Job, Phase, Shards
+from vramcast.domain.job import Job, Phase, RankProgram, Shards
 from vramcast.domain.model import Head
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.eager.phases import Stepping, plain_phases
 from vramcast.engines.eager.question import WITHOUT_ADAPTER

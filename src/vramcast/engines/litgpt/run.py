@@ -15,10 +15,9 @@ from typing import Final, NamedTuple
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import matrices
 from vramcast.domain.cublas import blas_workspaces
-from vramcast.domain.job import Job, Phase, Shards
+from vramcast.domain.job import Job, Phase, RankProgram, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Norm
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import date_text
 from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
 from vramcast.errors import Unsupported

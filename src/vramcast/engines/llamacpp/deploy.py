@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import MoE
 from vramcast.domain.program import Category, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
 from vramcast.engines.llamacpp.context import (
     Context,

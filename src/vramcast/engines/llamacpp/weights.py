@@ -17,8 +17,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.domain.checkpoint import StoredWeights
-from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MoE, MultiLatentAttention
+from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MoE, MultiLatentAttention, StoredWeights
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.llamacpp.settings import Settings
 from vramcast.errors import InvalidSpec

@@ -5,8 +5,7 @@ Source: Megatron-LM d98e8a64 and TransformerEngine, read file by file; each tens
 
 from __future__ import annotations
 
-from vramcast.domain.job import Job
-from vramcast.domain.rank import RankProgram
+from vramcast.domain.job import Job, RankProgram
 from vramcast.engines.megatron.options import Context
 from vramcast.engines.megatron.run import rank_programs
 

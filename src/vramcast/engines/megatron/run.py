@@ -14,10 +14,9 @@ from typing import Final
 
 from vramcast.blocks.parameters.model import stack_parameters
 from vramcast.domain.cublas import blas_workspace
-from vramcast.domain.job import Job, Phase, Shards
+from vramcast.domain.job import Job, Phase, RankProgram, Shards
 from vramcast.domain.model import Layer, Mamba, MoE
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder, ChunkPrograms, chunks_of
 from vramcast.engines.megatron.options import COMPARED, Context, Options, copies_moments
 from vramcast.engines.megatron.weights import (

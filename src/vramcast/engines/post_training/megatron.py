@@ -13,11 +13,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.domain.job import Job, Phase, Recompute, Shards, Workload
+from vramcast.domain.job import Job, Phase, RankProgram, Recompute, Shards, Workload
 from vramcast.domain.model import scorer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
-from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron import ranks
 from vramcast.engines.post_training.batches import Batches, batches, trainer_cluster
 from vramcast.engines.post_training.networks import ON_HOST, Network

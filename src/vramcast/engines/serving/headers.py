@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from vramcast.domain.checkpoint import StoredTensor, StoredWeights
-from vramcast.domain.model import Model
+from vramcast.domain.model import Model, StoredTensor, StoredWeights
 
 
 class Part(StrEnum):

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.domain.checkpoint import StoredWeights
-from vramcast.domain.model import Attention, Layer, Model, MoE, MultiLatentAttention, Parameter
+from vramcast.domain.model import Attention, Layer, Model, MoE, MultiLatentAttention, Parameter, StoredWeights
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.errors import Note

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Model
 from vramcast.domain.program import Alloc, Category, Program, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServePlan, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees

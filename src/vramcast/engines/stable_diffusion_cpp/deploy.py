@@ -19,11 +19,10 @@ from typing import Final
 from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT
 from vramcast.blocks.diffusion.networks import buffer_elements, weights_of
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, Model, Parameter
 from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, Flux, Pipeline, UNet
 from vramcast.domain.program import Category, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank, Version
 from vramcast.engines.ggml.ops import Tensor as Node
 from vramcast.engines.serving.requests import typed_options

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Loss
+from vramcast.domain.job import Loss, RankProgram
 from vramcast.domain.model import MoE
-from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.question import recipe_of
 from vramcast.engines.eager.recipe import Sharding
 from vramcast.engines.pytorch import sharded_role

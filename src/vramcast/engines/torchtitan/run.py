@@ -14,10 +14,9 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.cublas import blas_workspaces
-from vramcast.domain.job import Job, Phase
+from vramcast.domain.job import Job, Phase, RankProgram
 from vramcast.domain.model import Attention, Layer, Model
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.domain.rank import RankProgram
 from vramcast.engines import torchtitan
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Pieces, Sharing, Span, pieces

@@ -16,13 +16,11 @@ from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
-from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.cublas import blas_workspace
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
-from vramcast.domain.job import Phase
-from vramcast.domain.model import Attention, Head, Model, Stack
+from vramcast.domain.job import Phase, RankProgram
+from vramcast.domain.model import Attention, Head, Model, Stack, StoredWeights
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor, extent
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import Stage, stages

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.sizes import Sizes, norm_variant
-from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel
-from vramcast.domain.model import Model, Stack
+from vramcast.domain.model import Model, Stack, StoredWeights
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.engines.serving.requests import FLAG, Known, generates, typed_options

@@ -8,10 +8,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, Model, MoE
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
-from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.rank import (

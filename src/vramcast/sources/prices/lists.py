@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from vramcast.catalogue.prices import HOME_REGIONS, Key
-from vramcast.domain.price import Price, Tariff
+from vramcast.domain.device import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.sources.fetch import read_lines, read_url
 

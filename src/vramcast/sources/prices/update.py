@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from vramcast.catalogue.instances import instances
 from vramcast.catalogue.prices import COLUMNS, Key, Prices, known_prices, read_prices, user_file
 from vramcast.catalogue.tables import read_text
-from vramcast.domain.price import Price
+from vramcast.domain.device import Price
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName
 from vramcast.sources.files import write_whole
 from vramcast.sources.prices.lists import SOURCES, Request

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from vramcast import formats
 from vramcast.api import planned_serving, planned_training, serve_answer, serve_job_of, train_answer
 from vramcast.domain.answer import Answer
-from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
+from vramcast.domain.pipeline import DiffusionJob
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
