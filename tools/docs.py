@@ -75,7 +75,7 @@ def _fresh_formats(match: re.Match[str]) -> str:
 
 def _fresh_options(match: re.Match[str]) -> str:
     """The options of the allocator, by the version that brought them."""
-    from vramcast.allocator.options import OPTIONS as KEYS
+    from vramcast.allocator.settings import OPTIONS as KEYS
 
     rows = [
         f"| `{key}` | {'.'.join(map(str, option.since))} | {'simulated' if option.acts else 'read; changes no size'} |"

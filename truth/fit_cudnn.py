@@ -28,7 +28,8 @@ from unittest.mock import patch
 
 from truth.traced_vision import FAR, Question, question_of, trained
 from vramcast.allocator import Allocator, Settings
-from vramcast.catalogue.cudnn import FILE, Kernel, Phase
+from vramcast.catalogue.contexts import WORKSPACES as FILE
+from vramcast.catalogue.contexts import Kernel, Phase
 from vramcast.units import MIB
 
 HARNESS: Final = "GPUMemNet"

@@ -32,10 +32,10 @@ from vramcast.formats.registry import EMITTERS
 from vramcast.formats.write import files_of, unsaid, write_configs
 from vramcast.question.files import save_job
 from vramcast.question.options import OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.units import GIB, ceil_div
 from vramcast.watch import guard, here
-from vramcast.watch.installed import DISTRIBUTIONS
+from vramcast.watch.here import DISTRIBUTIONS
 
 PUBLISHED: Final = Path(__file__).with_name("published") / "recipes.jsonl"
 BY_FORMAT: Final = {"huggingface": "llamafactory", "deepspeed": "llamafactory", "unsloth": "llamafactory"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from vramcast.allocator import Allocator, Settings
-from vramcast.allocator.options import OPTIONS as KEYS
+from vramcast.allocator.settings import OPTIONS as KEYS
 from vramcast.errors import OutOfMemory, VramcastError
 
 from .test_properties import CAPACITIES, OPTIONS, SIZES, check

@@ -2,7 +2,9 @@
 
 import pytest
 
-from vramcast.catalogue.cudnn import COLUMNS, FILE, read_shares, workspace_share
+from vramcast.catalogue.contexts import WORKSPACE_COLUMNS as COLUMNS
+from vramcast.catalogue.contexts import WORKSPACES as FILE
+from vramcast.catalogue.contexts import read_shares, workspace_share
 from vramcast.errors import SourceError
 
 HEAD = ",".join(COLUMNS)

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 import yaml
 
-from vramcast.catalogue.documents import NoDocument, parse_yaml
+from vramcast.catalogue.tables import NoDocument, parse_yaml
 from vramcast.errors import SourceError
 from vramcast.formats.reading import read_config
 from vramcast.question.files import read_job

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from vramcast.cli.main import EXAMPLES, group
-from vramcast.question.commands import TABLES, table_of
+from vramcast.question.option import TABLES, table_of
 
 COMMANDS = {
     **{command: table_of(command) for command in TABLES},

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.asking import serve
-from vramcast.question.serving_options import GOALS
+from vramcast.question.tables import GOALS
 
 
 @pytest.mark.parametrize("goal", GOALS)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 import vramcast
-from vramcast.api.post_training import post_training_job_of
+from vramcast.api.answers import post_training_job_of
 from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
 from vramcast.engines.post_training.rollout import engine, serve_job
 from vramcast.units import GIB

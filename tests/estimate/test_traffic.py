@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.api.serving import serve_answer
+from vramcast.api.answers import serve_answer
 from vramcast.domain.answer import Served
 from vramcast.errors import VramcastError
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vramcast
-from vramcast.api.post_training import post_training_job_of
+from vramcast.api.answers import post_training_job_of
 from vramcast.cli.main import group
 from vramcast.engines.post_training import rollout
 from vramcast.errors import Unsupported, VramcastError

@@ -22,8 +22,8 @@ from vramcast.estimate.host_memory import offload_of
 from vramcast.estimate.training import answer
 from vramcast.formats.files import File, settings_of
 from vramcast.formats.write import files_of
-from vramcast.question.as_options import train_options
 from vramcast.question.options import OPTIONS
+from vramcast.question.whole_command import train_options
 from vramcast.states.optimizers import optimizer
 
 MORE: dict[str, Any] = COMMON | {

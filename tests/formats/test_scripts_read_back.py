@@ -19,8 +19,8 @@ from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.serving import answer as serve_answer
 from vramcast.formats.files import File
 from vramcast.formats.write import files_of
-from vramcast.question.as_options import serve_options
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import SERVE_OPTIONS
+from vramcast.question.whole_command import serve_options
 
 QUIETLY = settings(
     max_examples=16, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]

@@ -8,7 +8,7 @@ import yaml
 
 import vramcast
 from vramcast import api
-from vramcast.api.post_training import post_training_job_of
+from vramcast.api.answers import post_training_job_of
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import GIB
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.formats.test_readers import asked, refusal, written
-from vramcast.api.post_training import post_training_job_of
+from vramcast.api.answers import post_training_job_of
 from vramcast.errors import SourceError, VramcastError
 from vramcast.formats.python_calls import Open, calls_of
 from vramcast.formats.read import Given, read_files

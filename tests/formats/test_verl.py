@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.api.post_training import post_training_job_of
+from vramcast.api.answers import post_training_job_of
 from vramcast.catalogue.formats import load_format
 from vramcast.formats.reading import Config, sentence
 from vramcast.formats.tools import verl

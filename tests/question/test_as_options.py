@@ -14,10 +14,9 @@ from vramcast.api import job_of, serve_job_of
 from vramcast.cli.main import group
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import VramcastError
-from vramcast.question.as_options import serve_options, train_options
 from vramcast.question.options import OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS as SERVING
-from vramcast.question.whole_command import question_command
+from vramcast.question.tables import SERVE_OPTIONS as SERVING
+from vramcast.question.whole_command import question_command, serve_options, train_options
 
 MORE = {
     "lora_targets": st.sampled_from(["all-linear", "q_proj,v_proj", "layers.0.mlp.up", r".*\.(q|v)_proj"]),

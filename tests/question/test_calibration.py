@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.calibration import Calibration, Correction, Plan
 from vramcast.errors import SourceError
-from vramcast.question.calibration import read_calibration, write_calibration
+from vramcast.question.files import read_calibration, write_calibration
 
 SAVED = Calibration(
     engine="vllm", oldest=(0, 19), newest=(0, 20, 1), gpu="h100-sxm-80gb",

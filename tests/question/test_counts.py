@@ -7,8 +7,7 @@ import pytest
 
 import vramcast
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
-from vramcast.question.commands import table_of
-from vramcast.question.option import Kind
+from vramcast.question.option import Kind, table_of
 
 MAY_BE_ZERO: Final = {"completion-len", "virtual-tokens", "images", "lora-slots", "gpu-layers", "rank"}
 TRAIN: Final[tuple[dict[str, Any], ...]] = (

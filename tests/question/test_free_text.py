@@ -20,9 +20,7 @@ from vramcast.errors import VramcastError
 from vramcast.estimate.engine_options import check_options, options_of
 from vramcast.estimate.training import answer
 from vramcast.question.options import OPTIONS, Kind, Option
-from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import PLAN_OPTIONS, POST_TRAINING_OPTIONS, SERVE_OPTIONS
 from vramcast.question.tracing import TRACE_OPTIONS, build_script, build_trace
 
 ASKED: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import DIFFUSION
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.serving import DRAFT_KINDS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.states.optimizers import OPTIMIZERS
 from vramcast.states.storage import FORMATS
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
-from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.planning import PlanQuestion, build_planning
+from vramcast.question.tables import PLAN_OPTIONS
 from vramcast.sources.resolve import resolve_checkpoint
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.api.post_training import post_training_job_of
+from vramcast.api.answers import post_training_job_of
 from vramcast.domain.post_training import Episodes, PostTrainingJob
 from vramcast.engines.post_training.batches import part_of
 from vramcast.errors import VramcastError

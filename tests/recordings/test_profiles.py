@@ -125,7 +125,7 @@ def test_every_form_of_report_is_made_of_every_form_of_profile(form: dict[str, b
     from datetime import date
 
     from vramcast.emit.perfetto import write_counters
-    from vramcast.report.recorded import ShownReplay
+    from vramcast.report.shown import ShownReplay
     from vramcast.report.written.recordings import replay_report
 
     run = Run(capacity_bytes=64 * MIB)
@@ -155,7 +155,7 @@ def several() -> Snapshot:
 def test_of_several_devices_the_one_to_look_at_comes_first() -> None:
     from datetime import date
 
-    from vramcast.report.recorded import ShownReplay
+    from vramcast.report.shown import ShownReplay
     from vramcast.report.written.brief import replay_brief
     from vramcast.report.written.recordings import replay_report
 

@@ -5,8 +5,8 @@ from datetime import date
 from msgspec.structs import replace
 
 from vramcast.domain.device import Cost, Price
-from vramcast.report.plain import plain
-from vramcast.report.price import age_days
+from vramcast.report.document import plain
+from vramcast.report.sentences import age_days
 
 PRICE = Price(per_hour=98.32, currency="USD", region="eastus", date="2026-06-18", source="list")
 COST = Cost(price=PRICE, machines=2, per_hour=196.64, per_million_tokens=0.0123, per_run=12345.6, run_hours=62.8)

@@ -15,7 +15,7 @@ from vramcast.domain.answer import Answer, Found
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.training import may_run_out, need_of, needed_bytes, rank_programs
-from vramcast.question.plan_options import FINDS
+from vramcast.question.tables import FINDS
 from vramcast.search.inverse import GOALS, WORTH_IT, Question, find
 from vramcast.search.largest_model import scaled_model
 

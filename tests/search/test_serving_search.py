@@ -12,8 +12,8 @@ from vramcast.domain.answer import Found, ServeAnswer
 from vramcast.engines.serving.checks import runs_on
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.options import options_in
-from vramcast.question.serving_options import GOALS as NAMES
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import GOALS as NAMES
+from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.search.serving import GOALS
 
 FEW = settings(max_examples=5, deadline=None)

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
-from vramcast.question.commands import table_of
-from vramcast.sweeps.questions import COMMANDS, KINDS
+from vramcast.question.option import table_of
 from vramcast.sweeps.results import TYPES
-from vramcast.sweeps.spec import read_sweep
+from vramcast.sweeps.spec import COMMANDS, KINDS, read_sweep
 
 TRAIN = {"command": "train", "gpus": "8xh100-sxm-80gb"}
 

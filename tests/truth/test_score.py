@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from truth.score import PUBLISHED_FILES, main, percentile, score_row
-from vramcast.question import as_options
+from vramcast.question import whole_command
 
 ROW = {
     "group": "somebody", "domain": "llm", "spec_quality": "A", "model": "llama-3.2-1b", "gpu": "H100-80GB", "n_gpus": 1,
@@ -52,7 +52,7 @@ def stop(job: Any, **_: Any) -> None:
 
 def test_runs_are_asked_with_options_that_users_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their cards apart, of which a file of one's own can say more than a name."""
-    monkeypatch.setattr(as_options, "CARDS", ())
+    monkeypatch.setattr(whole_command, "CARDS", ())
     for name in ("colossalai", "generic", "huggingface", "litgpt", "megatron_bridge", "torchtitan"):
         monkeypatch.setattr(f"truth.rows.{name}.answer", stop)
     asked = 0
@@ -61,6 +61,6 @@ def test_runs_are_asked_with_options_that_users_have(monkeypatch: pytest.MonkeyP
             list(score_row(json.loads(line), file="training.jsonl", number=number))
         except Asked as found:
             (job,) = found.args
-            assert as_options.train_options(job, {}, model=job.model.name), number
+            assert whole_command.train_options(job, {}, model=job.model.name), number
             asked += 1
     assert asked > 100

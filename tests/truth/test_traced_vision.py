@@ -12,7 +12,8 @@ if find_spec("timm") is None or find_spec("torchvision") is None:
 
 from truth import fit_cudnn, traced_vision
 from truth.score import PUBLISHED
-from vramcast.catalogue.cudnn import FILE, read_shares, workspace_share
+from vramcast.catalogue.contexts import WORKSPACES as FILE
+from vramcast.catalogue.contexts import read_shares, workspace_share
 
 ROWS = PUBLISHED / "vision_nvidia_smi.jsonl"
 HERE = SimpleNamespace(map=lambda function, *items, chunksize=1: map(function, *items))

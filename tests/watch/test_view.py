@@ -8,7 +8,7 @@ from tests.watch.samples import CARD, LIVING, SAMPLE
 from vramcast.domain.observation import Event, EventKind, Reading
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.units import GIB
-from vramcast.watch import parts
+from vramcast.watch import outputs
 from vramcast.watch.following import Expected, Following, Rules
 from vramcast.watch.view import View
 
@@ -93,8 +93,8 @@ def test_a_peak_that_will_not_fit_beside_others_is_foretold(monkeypatch: pytest.
 
 
 def test_a_terminal_of_ascii_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parts.sparkline([0, 40, 80], 80, 3, plain=True).isascii()
-    assert parts.bar(40, 80, 60, 8, plain=True) == "####--|-"
+    assert outputs.sparkline([0, 40, 80], 80, 3, plain=True).isascii()
+    assert outputs.bar(40, 80, 60, 8, plain=True) == "####--|-"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [
@@ -102,4 +102,4 @@ def test_a_terminal_of_ascii_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None
     (864_000, "10 days"),
 ])
 def test_durations(seconds: float, text: str) -> None:
-    assert parts.duration(seconds) == text
+    assert outputs.duration(seconds) == text

@@ -16,8 +16,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from tests.web.asking import TRAIN
 from vramcast.web.agents import TOOLS, server
-from vramcast.web.exchange import CATALOGUE_ONLY
-from vramcast.web.limits import LARGEST_QUESTION
+from vramcast.web.exchange import CATALOGUE_ONLY, LARGEST_QUESTION
 
 
 def asked(test: Callable[[Client], Awaitable[None]]) -> None:

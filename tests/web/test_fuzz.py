@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vramcast.question.options import OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.web.exchange import BYTES, JSON
 from vramcast.web.service import ROUTES, answered
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import vramcast
 from tests.web.asking import SERVE, TRAIN, get, post, refused
 from vramcast.cli.main import group
-from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
+from vramcast.web.exchange import LARGEST_TEXT, LONGEST_PATH
 from vramcast.web.routes.catalogue import cases_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

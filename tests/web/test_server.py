@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.web.asking import SERVE, TRAIN, post
-from vramcast.web.limits import LARGEST_HEAD, LARGEST_QUESTION, LARGEST_SNAPSHOT
+from vramcast.web.exchange import LARGEST_HEAD, LARGEST_QUESTION, LARGEST_SNAPSHOT
 
 for library in ("starlette", "uvicorn", "httptools", "pebble"):
     pytest.importorskip(library)
@@ -30,7 +30,7 @@ PATIENCE = 120
 
 
 LIMITED = (
-    "import sys, vramcast.web.limits as limits; {limits};"
+    "import sys, vramcast.web.exchange as limits; {limits};"
     " from vramcast.cli.main import main; sys.argv = ['vramcast', *sys.argv[1:]]; main()"
 )
 IMPATIENT = LIMITED.format(

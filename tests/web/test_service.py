@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from tests.web.asking import SERVE, TRAIN, get, post
 from vramcast.cli.main import group
 from vramcast.web import service
-from vramcast.web.exchange import JSON
-from vramcast.web.limits import LARGEST_QUESTION, LARGEST_SNAPSHOT
+from vramcast.web.exchange import JSON, LARGEST_QUESTION, LARGEST_SNAPSHOT
 from vramcast.web.service import answered
 
 AS_JSON = {"content-type": JSON}

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tests.web.asking import SERVE, TRAIN, post, refused
-from vramcast.question.commands import TABLES, table_of
-from vramcast.question.option import Option
+from vramcast.question.option import TABLES, Option, table_of
 from vramcast.question.options import CONFIG_OPTIONS, Kind
 from vramcast.web import visitor
 from vramcast.web.exchange import Sources

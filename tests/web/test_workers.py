@@ -12,8 +12,7 @@ from tests.web.asking import TRAIN
 
 pytest.importorskip("pebble")
 
-from vramcast.web.exchange import CATALOGUE_ONLY, JSON, OVERTIME, Refused
-from vramcast.web.limits import GIB, MIB, Limit
+from vramcast.web.exchange import CATALOGUE_ONLY, GIB, JSON, MIB, OVERTIME, Limit, Refused
 from vramcast.web.workers import WAITING_PER_WORKER, Question, Workers
 
 HEADERS = {"content-type": JSON}

@@ -19,7 +19,7 @@ from random import Random
 from tools.fuzz.ask import examined
 from tools.fuzz.draw import TABLES
 from vramcast.estimate.timeline import LOOP
-from vramcast.web.limits import QUICK, SEARCH
+from vramcast.web.exchange import QUICK, SEARCH
 
 EVERY_FORM = 16
 """Of so many answers one is written as text, too."""

@@ -35,7 +35,7 @@ from vramcast.estimate.training import recorded
 from vramcast.formats.registry import EMITTERS
 from vramcast.formats.write import files_of
 from vramcast.question.options import OPTIONS, applied_in, options_in
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.report import document, plan, plan_document, text
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.written.made import FORMATS, report_of

@@ -28,9 +28,8 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
 from vramcast.estimate.engine_options import options_of
 from vramcast.formats.registry import READERS
-from vramcast.question.commands import table_of
-from vramcast.question.option import Kind, Option
-from vramcast.question.plan_options import TECHNIQUES as ALLOWED
+from vramcast.question.option import Kind, Option, table_of
+from vramcast.question.tables import TECHNIQUES as ALLOWED
 from vramcast.states.optimizers import OPTIMIZERS
 from vramcast.states.storage import FORMATS
 from vramcast.web.visitor import FILES

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tools.snapshots.installed import Found, Sections
 from tools.snapshots.names import Section, classes, entry, literal_aliases, of_class
-from vramcast.catalogue.documents import parse_yaml
+from vramcast.catalogue.tables import parse_yaml
 
 FORMATS: Final = Path(__file__).resolve().parents[2] / "src" / "vramcast" / "catalogue" / "formats"
 """Where the snapshots lie."""

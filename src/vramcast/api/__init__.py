@@ -10,34 +10,40 @@ from typing import TYPE_CHECKING, Final
 from vramcast.lazy import names
 
 if TYPE_CHECKING:
-    from vramcast.api.answers import answer_to
-    from vramcast.api.choices import asks_which, card_choices
-    from vramcast.api.failed_job import asks_serve
-    from vramcast.api.failures import diagnosis_of
-    from vramcast.api.fitting import fitting_models
+    from vramcast.api.answers import (
+        answer_to,
+        asks_serve,
+        job_of,
+        post_training_answer,
+        post_training_job_of,
+        serve_answer,
+        serve_job_of,
+        train_answer,
+    )
+    from vramcast.api.choices import card_choices, fitting_models
+    from vramcast.api.failures import diagnosis_of, reconcile
     from vramcast.api.fixing import fitting_texts, write_fixed
-    from vramcast.api.jobs import question_of
-    from vramcast.api.plan_serving import planned_serving
-    from vramcast.api.planning import planned_training
-    from vramcast.api.post_training import post_training_answer, post_training_job_of
+    from vramcast.api.jobs import asks_which, question_of
+    from vramcast.api.planning import planned_serving, planned_training
     from vramcast.api.recordings import replay
-    from vramcast.api.server_logs import reconcile
-    from vramcast.api.serving import serve_answer, serve_job_of
     from vramcast.api.shown import diagnose, plan, rl, serve, train
     from vramcast.api.tracing import traced_target
-    from vramcast.api.training import job_of, train_answer
 
 MODULES: Final = {
-    **dict.fromkeys(("diagnose", "plan", "rl", "serve", "train"), "shown"),
-    **dict.fromkeys(("asks_which", "card_choices"), "choices"),
-    **dict.fromkeys(("job_of", "train_answer"), "training"),
-    **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
-    "answer_to": "answers", "fitting_models": "fitting",
-    "question_of": "jobs", "planned_training": "planning", "planned_serving": "plan_serving",
-    "asks_serve": "failed_job", "diagnosis_of": "failures",
-    **dict.fromkeys(("post_training_answer", "post_training_job_of"), "post_training"),
-    "reconcile": "server_logs", "replay": "recordings",
-    "traced_target": "tracing", "write_fixed": "fixing", "fitting_texts": "fixing",
+    name: module for module, offered in {
+        "shown": ("diagnose", "plan", "rl", "serve", "train"),
+        "answers": (
+            "answer_to", "asks_serve", "job_of", "post_training_answer", "post_training_job_of", "serve_answer",
+            "serve_job_of", "train_answer",
+        ),
+        "jobs": ("asks_which", "question_of"),
+        "choices": ("card_choices", "fitting_models"),
+        "planning": ("planned_serving", "planned_training"),
+        "failures": ("diagnosis_of", "reconcile"),
+        "recordings": ("replay",),
+        "tracing": ("traced_target",),
+        "fixing": ("fitting_texts", "write_fixed"),
+    }.items() for name in offered
 }
 """Name -> its module."""
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vramcast import formats
+from vramcast.api.answers import job_of, serve_job_of
 from vramcast.api.jobs import question_of
-from vramcast.api.serving import serve_job_of
-from vramcast.api.training import job_of
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
@@ -18,7 +17,7 @@ from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, Vramcas
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import answer as training_answer
 from vramcast.formats.paths import configs_in
-from vramcast.question.commands import table_of
+from vramcast.question.option import table_of
 from vramcast.question.options import applied_in
 from vramcast.sources.files import write_whole
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from vramcast import formats, question
 from vramcast.catalogue.clusters import taken
 from vramcast.domain.model import Checkpoint, Model
+from vramcast.errors import Unsupported
 from vramcast.formats.paths import OPTIONS as ABOUT_FILES
 from vramcast.formats.paths import Configs, as_started, configs_in, is_script
-from vramcast.question.commands import table_of
+from vramcast.question.option import table_of
 from vramcast.question.options import is_own, over
 from vramcast.sources.resolve import resolve_checkpoint
 
@@ -34,6 +35,9 @@ def paths(given: str | Path | Sequence[str | Path]) -> tuple[str | Path, ...] | 
     """One file or several, as the option `from` has them; None where there are none."""
     return ((given,) if isinstance(given, (str, Path)) else tuple(given)) or None
 
+
+ANY_CARD: Final = "mi300x"
+"""Where a question is looked at that names no card."""
 
 NotedT = TypeVar("NotedT", bound="Answer | PlanAnswer")
 
@@ -90,6 +94,18 @@ def question_of(options: Mapping[str, Any], file: str | Path | None, asks: str) 
     assumptions, ignored = (said.assumptions, said.ignored) if said is not None else ((), ())
     assumptions = (*words, *assumptions)
     return _with_network(merged, configs, assumptions, ignored)
+
+
+def asks_which(command: str, options: Mapping[str, Any], file: str | Path | None) -> bool:
+    """Whether a question names no cards, and so asks which there should be."""
+    if options.get("gpus") is not None or options.get("find") is not None:
+        return False
+    try:
+        asked = question_of(options, file, command).options
+    except Unsupported:  # what a command leaves to the cards: raised again where it is not that
+        question_of(dict(options) | {"gpus": ANY_CARD}, file, command)
+        return True
+    return asked.get("gpus") is None and asked.get("find") is None
 
 
 def _with_network(

@@ -1,4 +1,7 @@
-"""Searches for training plans."""
+"""Searches for training plans.
+
+Searches for deployments.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,20 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast.api.answers import train_answer
 from vramcast.api.jobs import question_of
-from vramcast.api.training import train_answer
 from vramcast.catalogue.models import text_decoders
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
+from vramcast.domain.serving import ServeJob
 from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.question.build import Resolve
+from vramcast.question.plan_serving import build_plan_serving
 from vramcast.question.planning import PlanQuestion, build_inverse, build_planning, cluster_of_best, goal_of, job_of
-from vramcast.question.whole_command import train_command
+from vramcast.question.whole_command import serve_command, train_command
+from vramcast.search.serving_plans import search
 from vramcast.search.techniques import explained, unsearched
 from vramcast.units import format_bytes, format_seconds
 
@@ -137,3 +143,21 @@ def _require_numpy() -> None:
                 "a search over training plans needs NumPy, which this page does not have; ask the command line"
             ) from None
         raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
+
+
+def planned_serving(
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[PlanAnswer, ServeJob | None]:
+    """A search for deployments on top of a job file, and one replica of what it leads to;
+    `resolve` finds models in another way than usual, `progress` is told how many replicas were looked at."""
+    given = question_of(options, file, "plan serve")
+    asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
+    found, job = search(asked.space, asked.limits, asked.goal, top=asked.top, progress=progress)
+    if job is not None and not isinstance(given.model, Model):
+        try:
+            found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))
+        except Unsupported as reason:
+            found = replace(found, assumptions=(*found.assumptions, str(reason)))
+    found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
+    return given.noted(found), job

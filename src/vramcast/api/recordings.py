@@ -9,7 +9,7 @@ from vramcast.domain.snapshot import DeviceSnapshot, Snapshot
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.amounts import parse_bytes
 from vramcast.recordings.examine import Asked, examine
-from vramcast.report.recorded import ShownReplay
+from vramcast.report.shown import ShownReplay
 from vramcast.sources.snapshots import read_snapshot
 
 

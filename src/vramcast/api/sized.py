@@ -21,10 +21,10 @@ from vramcast.domain.verdict import Fit
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, VramcastError
 from vramcast.formats.reading import Config, table
-from vramcast.formats.tools import kubernetes_parts, kubernetes_read
+from vramcast.formats.tools import kubernetes, kubernetes_read
 from vramcast.formats.tools.kubernetes import RESOURCES
 from vramcast.formats.wrapped import whole
-from vramcast.question.commands import table_of
+from vramcast.question.option import table_of
 from vramcast.units import MIB, ceil_div
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ HAMI: Final = "nvidia.com/gpumem"
 MIG: Final = "nvidia.com/mig-"
 SHARED: Final = "nvidia.com/gpu.shared"
 """A part of a card whose size no manifest says."""
-COUNTED: Final = (*RESOURCES.values(), kubernetes_parts.VGPU_NUMBER)
+COUNTED: Final = (*RESOURCES.values(), kubernetes.VGPU_NUMBER)
 STARTS_NOTHING: Final = (
     "autoscaling", "policy", "cert-manager.io", "monitoring.coreos.com", "karpenter.sh", "karpenter.k8s.aws", "keda.sh",
     "cloud.google.com", "resource.nvidia.com", "external-secrets.io", "networking.gke.io", "networking.istio.io",
@@ -204,7 +204,7 @@ def sized_object(
         if claims:
             return found, {}
         if seen:
-            number = kubernetes_parts.VGPU_NUMBER if any(map(_is_of_volcano, seen)) else RESOURCES["NVIDIA"]
+            number = kubernetes.VGPU_NUMBER if any(map(_is_of_volcano, seen)) else RESOURCES["NVIDIA"]
             return found, {number: str(found.cards)} | seen
         if not profile and (not share or not found.fits):
             return found, found.resources
@@ -233,9 +233,9 @@ def _seen(document: Mapping[str, Any], container: str) -> dict[str, str]:
     """What it asks HAMi or Volcano for of each card's memory, by name, and under "" as `with_share` takes it; {} where
     it asks for whole cards."""
     for _, one in _holders_of(document, container):
-        if share := kubernetes_parts.share_of(one):
+        if share := kubernetes.share_of(one):
             return {"": share} | {name: str(value) for name, value in _limits(one).items()
-                                  if name in kubernetes_parts.VGPUS}
+                                  if name in kubernetes.VGPUS}
     return {}
 
 
@@ -370,7 +370,7 @@ def _limits(holder: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_of_gpus(name: str) -> bool:
-    return name in COUNTED or name in kubernetes_parts.VGPUS or name.startswith(MIG)
+    return name in COUNTED or name in kubernetes.VGPUS or name.startswith(MIG)
 
 
 def resource_holders(value: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

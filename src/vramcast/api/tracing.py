@@ -19,7 +19,7 @@ from vramcast.formats.tools.hf_command import launching, taken_apart
 from vramcast.question.amounts import headroom_of
 from vramcast.question.tracing import DEEPSPEED, build_script, build_trace, is_command, is_script
 from vramcast.question.varied import parse_axes
-from vramcast.report.recorded import ShownTrace
+from vramcast.report.shown import ShownTrace
 from vramcast.report.varied import ShownVaried
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ import msgspec
 from msgspec.structs import replace
 
 from vramcast import catalogue
-from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.catalogue.tables import DATE, read_text
+from vramcast.catalogue.tables import DATE, NoDocument, parse_toml, read_text
 from vramcast.domain.device import TOPOLOGIES, UNBOUNDED, Cluster, Network, Price, Tariff
 from vramcast.domain.model import Noun
 from vramcast.errors import InvalidSpec, SourceError, UnknownName

@@ -15,8 +15,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from vramcast.catalogue.gpu_texts import UNRATED
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.catalogue.slices import UNRATED
 from vramcast.catalogue.tables import Row, read_table
 from vramcast.domain.device import Cluster, Gpu, Network
 from vramcast.domain.model import Noun

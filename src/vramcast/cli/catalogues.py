@@ -13,8 +13,8 @@ from vramcast.cli.shared import EXIT_DOES_NOT_FIT, json_option, language_option,
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.options import parse_count
 from vramcast.report.columns import table
+from vramcast.report.document import as_text, plain
 from vramcast.report.messages import words_here
-from vramcast.report.plain import as_text, plain
 
 GPU_SORTS = ("memory", "bandwidth", "bf16", "name")
 INSTANCE_SORTS = ("price", "price-per-gpu", "memory", "gpus", "name")
@@ -210,7 +210,7 @@ def show(
         and region in (None, price.region)
         and tariff in (None, price.tariff)
         and currency in (None, price.currency, price.currency.lower())
-        and (older_than is None or (report.price.age_days(price, today) or 0) > older_than)
+        and (older_than is None or (report.sentences.age_days(price, today) or 0) > older_than)
     ]
     if not rows and older_than is None:
         raise UnknownName.of("price of", text or region or currency or "any machine", {name for name, _ in listed})

@@ -33,7 +33,7 @@ from vramcast.formats.tools.slurm import asked as asked_of_slurm
 from vramcast.formats.tools.slurm import gres
 from vramcast.formats.wrapped import Inside, inside, wrapper_of
 from vramcast.report.messages import Words, words_here
-from vramcast.report.verdicts import headline
+from vramcast.report.sentences import headline
 
 
 class Asking(NamedTuple):

@@ -29,9 +29,8 @@ from vramcast.cli.shared import (
 )
 from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import InvalidSpec
-from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.question.tables import PLAN_OPTIONS, POST_TRAINING_OPTIONS
 from vramcast.report.messages import words_here
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -159,4 +158,4 @@ def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explai
     if as_json:
         return report.plan_document.to_json(result, today=today)
 
-    return coloured(report.plan.render(result, words, explain=explain, today=today), report.verdicts.tone_of(result))
+    return coloured(report.plan.render(result, words, explain=explain, today=today), report.sentences.tone_of(result))

@@ -12,7 +12,7 @@ import click
 
 from vramcast import formats, question, report
 from vramcast.cli.shared import Command, gpus_option, json_option, language_option, model_argument, question_options
-from vramcast.question.subjects import SUBJECTS
+from vramcast.question.option import SUBJECTS
 from vramcast.report.messages import words_here
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from vramcast.cli.shared import (
     with_cards_here,
     write_script,
 )
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.question.tables import POST_TRAINING_OPTIONS
 from vramcast.report.messages import words_here
 
 

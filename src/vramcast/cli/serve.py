@@ -25,7 +25,7 @@ from vramcast.cli.shared import (
     write_options,
 )
 from vramcast.errors import InvalidSpec
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.report.messages import words_here
 
 RECONCILE: Final = click.option(

@@ -278,7 +278,7 @@ MOST_CHOICES: Final = 12
 """Choices of an option that its help shows; a wrong one is answered with all."""
 
 COLOURS: Final = {"good": "green", "close": "yellow", "bad": "red"}
-"""Tone of a verdict (`report.verdicts`) -> its colour on a terminal."""
+"""Tone of a verdict (`report.sentences`) -> its colour on a terminal."""
 EXIT_DOES_NOT_FIT: Final = 1
 
 
@@ -306,7 +306,7 @@ def answer_text(answer: Answer, *, as_json: bool, lang: str | None, **how: bool)
 
         height = get_terminal_size().lines - PROMPT_LINES
     text = report.text.render(answer, words_here(lang), today=date.today(), height=height, **how)
-    return coloured(text, report.verdicts.tone_of(answer))
+    return coloured(text, report.sentences.tone_of(answer))
 
 
 def say_written(words: Words, *paths: Path | None, as_json: bool) -> None:

@@ -27,8 +27,8 @@ from vramcast.domain.job import AttentionKernel, require_count
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import parse_count
 from vramcast.question.tracing import TRACE_OPTIONS, build_trace, is_script
+from vramcast.report.document import as_text
 from vramcast.report.messages import words_here
-from vramcast.report.plain import as_text
 from vramcast.sources.files import check_writable
 from vramcast.units import format_bytes
 
@@ -110,7 +110,7 @@ def trace(
         click.echo(found.to_json())
     else:
         text = found.text(words, views=views, explain=explain)
-        click.echo(coloured(text, report.verdicts.tone_of(found)), nl=False)
+        click.echo(coloured(text, report.sentences.tone_of(found)), nl=False)
     if html is not None:
         found.write_html(html, words.language)
     if snapshot is not None:

@@ -28,7 +28,7 @@ class Norm(StrEnum):
 
 class Noun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of the frozen nouns. Their fields are also the keys of their JSON, by the names that `rename` gives them; a
-    field that holds its default is absent. `report.plain` writes it, `web.documents` describes it.
+    field that holds its default is absent. `report.document` writes it, `web.documents` describes it.
     """
 
     KEYS: ClassVar[tuple[Any, ...]] = ()

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from vramcast.estimate import diffusion as diffusion
     from vramcast.estimate import engine_options as engine_options
     from vramcast.estimate import layers as layers
+    from vramcast.estimate import post_training as post_training
     from vramcast.estimate import recording as recording
     from vramcast.estimate import serving as serving
     from vramcast.estimate import serving_changes as serving_changes

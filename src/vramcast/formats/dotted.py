@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.documents import NoDocument, parse_yaml
+from vramcast.catalogue.tables import NoDocument, parse_yaml
 
 DEEPEST: Final = 20
 """Tables inside one another, and names that name one another."""

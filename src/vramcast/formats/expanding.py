@@ -1,14 +1,21 @@
-"""Words of a script with their variables put in, as far as those are known."""
+"""Words of a script with their variables put in, as far as those are known.
+
+Whole-number arithmetic of a shell, with comparisons and one choice.
+
+What stands between `${` and `}`: a name, an element, and what is done with the value.
+"""
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from typing import Final
+from collections.abc import Callable
+from fnmatch import translate
+from typing import Final, NamedTuple
 
 from vramcast.errors import SourceError
-from vramcast.formats.arithmetic import calculated
 from vramcast.formats.lexer import COUNTED, NAME, Lexer, Piece, Token
-from vramcast.formats.parameters import DEFAULT, Reference, changed, reference
 from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 
 MOST_STEPS: Final = 200_000
@@ -199,3 +206,106 @@ def asked_by(name: str, root: str) -> str:
     own = not NAME.fullmatch(name)
     of_arguments = root.isdecimal() or root in ("@", "*", "#")
     return "--args" if own else f"--env {name}=... or --args" if of_arguments else f"--env {name}=..."
+
+
+CHOICE: Final = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)")
+"""`condition ? one : other`."""
+
+SUMS: Final[dict[type, Callable[[int, int], int]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}
+
+
+def calculated(text: str) -> int:
+    """A sum, or one of two by a condition."""
+    choice = CHOICE.fullmatch(text)
+    if choice is not None:
+        text = choice[2] if calculated(choice[1].strip()) else choice[3]
+    return int(_evaluated(ast.parse(text.strip(), mode="eval").body))
+
+
+def _evaluated(node: ast.expr) -> int:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return int(SUMS[type(node.ops[0])](_evaluated(node.left), _evaluated(node.comparators[0])))
+    if isinstance(node, ast.BoolOp):
+        both_ = isinstance(node.op, ast.And)
+        return int((all if both_ else any)(_evaluated(value) for value in node.values))
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 10**18:
+        return node.value
+    if isinstance(node, ast.BinOp):
+        found = SUMS[type(node.op)](_evaluated(node.left), _evaluated(node.right))
+        if abs(found) < 10**18:
+            return found
+    raise ValueError("not whole-number arithmetic")
+
+
+REFERENCE: Final = re.compile(r"(!?)([A-Za-z_]\w{0,80}|\d{1,3}|[@*#])(?:\[([^\]]{0,80})\])?(.*)", re.DOTALL)
+DEFAULT: Final = re.compile(r"(:?[-=+?])(.*)", re.DOTALL)
+REPLACED: Final = re.compile(r"(//?[#%]?)([^/]{1,80})(?:/(.*))?", re.DOTALL)
+SLICE: Final = re.compile(r":\s*(-?\d{1,6})(?::(-?\d{1,6}))?")
+MOST_OF_A_VALUE: Final = 10_000
+"""Characters of a value that is cut or replaced in."""
+
+
+class Reference(NamedTuple):
+    """A variable in braces."""
+
+    name: str
+    element: str | None = None  # "@", "*", a number
+    rest: str = ""  # what is done with the value
+    indirect: bool = False  # the value is the name of another one
+    length: bool = False
+
+
+def reference(text: str) -> Reference | None:
+    """The parts of a reference; None for what is none.
+
+    >>> reference("TP:-8"), reference("#A[@]")
+    (Reference(name='TP', element=None, rest=':-8', indirect=False, length=False), \
+Reference(name='A', element='@', rest='', indirect=False, length=True))
+    """
+    length = len(text) > 1 and text[0] == "#" and (text[1].isalnum() or text[1] in "_@*")
+    match = REFERENCE.fullmatch(text[1:] if length else text)
+    return Reference(match[2], match[3], match[4], bool(match[1]), length) if match is not None else None
+
+
+def changed(value: str, rest: str) -> str | None:
+    """A value cut, replaced in, or in other letters; None for what is not followed.
+
+    >>> changed("a/b/c.sh", "##*/"), changed("c.sh", "%.sh"), changed("a-b", "//-/_"), changed("Ab", "^^")
+    ('c.sh', 'c', 'a_b', 'AB')
+    >>> changed("hello", ":1:3"), changed("x", "@Q")
+    ('ell', None)
+    """
+    if len(value) > MOST_OF_A_VALUE or len(rest) > 200:
+        return None
+    if rest in ("^^", ",,", "^", ","):
+        cut = value if len(rest) == 2 else value[:1]
+        return (cut.upper() if rest[0] == "^" else cut.lower()) + value[len(cut):]
+    if rest[:1] in ("#", "%"):
+        return _cut(value, rest[0], rest[1:].removeprefix(rest[0]), longest=rest[1:2] == rest[0])
+    if (found := SLICE.fullmatch(rest)) is not None:
+        begin, size = int(found[1]), found[2]
+        part = value[begin:]
+        return part if size is None else part[: int(size)]
+    replaced = REPLACED.fullmatch(rest)
+    if replaced is None or re.search(r"[*?\[\\]", replaced[2]):
+        return None
+    kind, old, new = replaced[1], replaced[2], replaced[3] or ""
+    if kind[-1] in "#%":
+        ends = value.startswith(old) if kind[-1] == "#" else value.endswith(old)
+        return (new + value[len(old):] if kind[-1] == "#" else value[: -len(old)] + new) if ends else value
+    return value.replace(old, new, -1 if kind == "//" else 1)
+
+
+def _cut(value: str, side: str, pattern: str, *, longest: bool) -> str:
+    """A value without the shortest or longest beginning or end that a pattern fits."""
+    fits = re.compile(translate(pattern)).match
+    places = range(min(len(value), 1000) + 1)
+    if side == "#":
+        found = [place for place in places if fits(value[:place])]
+        return value[(found[-1] if longest else found[0]):] if found else value
+    found = [place for place in places if fits(value[len(value) - place:])]
+    return value[: len(value) - (found[-1] if longest else found[0])] if found else value

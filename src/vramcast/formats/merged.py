@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vramcast.catalogue.clusters import NO_MARKET, Market, cluster_of
-from vramcast.catalogue.slices import is_part
+from vramcast.catalogue.gpu_texts import is_part
 from vramcast.domain.model import Model
 from vramcast.domain.post_training import Episodes
 from vramcast.domain.version import named

@@ -8,7 +8,7 @@ from typing import Any, Final
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.formats.read import DEFAULTS, Given
 from vramcast.question.options import OPTIONS, parse_count
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.question.tables import POST_TRAINING_OPTIONS
 from vramcast.units import ceil_div
 
 ANSWERED: Final = "rollout"

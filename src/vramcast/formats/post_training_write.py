@@ -30,7 +30,7 @@ from vramcast.formats.reading import Config
 from vramcast.formats.table import Row
 from vramcast.formats.tools import openrlhf, slime, verl, verl_roles
 from vramcast.question.post_training import build_post_training
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.question.tables import POST_TRAINING_OPTIONS
 
 SCRIPT: Final = "run.sh"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.documents import NoDocument, parse_yaml
+from vramcast.catalogue.tables import NoDocument, parse_yaml
 from vramcast.errors import Note, SourceError, joined
 from vramcast.formats.expanding import UNSET, asked_by
 from vramcast.formats.lexer import PLACEHOLDER

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from vramcast.errors import Note
 from vramcast.estimate.variants import BF16_RECIPES
 from vramcast.formats.read import Given, about_network, as_options, left_open, settled
-from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.planning import ON_ONE, VARIED, goal_of
+from vramcast.question.tables import PLAN_OPTIONS
 
 FIXED: Final[dict[str, tuple[str, ...]]] = {
     "train": (

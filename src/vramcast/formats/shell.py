@@ -13,8 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from vramcast.errors import Note, SourceError
-from vramcast.formats.blocks import LOOPS, body_end, loop_parts
-from vramcast.formats.branches import CLOSES, OPENS, TESTS, Branch, Verdict, both, matched, opposite, tested
+from vramcast.formats.branches import (
+    CLOSES,
+    LOOPS,
+    OPENS,
+    TESTS,
+    Branch,
+    Verdict,
+    body_end,
+    both,
+    loop_parts,
+    matched,
+    opposite,
+    tested,
+)
 from vramcast.formats.containers import Container, docker_run
 from vramcast.formats.expanding import DEEPEST, UNSET, Expander, asked_by
 from vramcast.formats.lexer import ASSIGNED, NAME, Lexer, Piece, Token

@@ -9,7 +9,7 @@ import msgspec
 
 from vramcast import catalogue
 from vramcast.catalogue.clusters import cluster_of
-from vramcast.catalogue.cudnn import Kernel, Phase, workspace_share
+from vramcast.catalogue.contexts import Kernel, Phase, workspace_share
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Peft, Plan, Precision, Workload, require_count
 from vramcast.domain.pipeline import DiffusionJob, DiffusionSetting

@@ -18,9 +18,8 @@ from vramcast.errors import InvalidSpec, Note, UnknownName
 from vramcast.question.amounts import headroom_of
 from vramcast.question.build import Resolve, market_of
 from vramcast.question.options import Kind, Option, parse, parse_count
-from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.serving import build_serving, default_engine, parse_engine
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import PLAN_OPTIONS, SERVE_OPTIONS
 from vramcast.states.ggml import MIXES
 from vramcast.states.storage import FORMATS, SPOKEN
 

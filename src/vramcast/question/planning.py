@@ -32,7 +32,7 @@ from vramcast.question.build import (
     with_lengths,
 )
 from vramcast.question.options import OPTIONS, ZERO, parse, parse_count
-from vramcast.question.plan_options import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
+from vramcast.question.tables import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
 from vramcast.search.inverse import Question
 
 DEFAULT_BATCH: Final = 256

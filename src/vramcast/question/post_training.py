@@ -33,8 +33,8 @@ from vramcast.question.build import (
     section,
 )
 from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse, parse_count
-from vramcast.question.post_training_options import OF_TRL, POST_TRAINING_OPTIONS
 from vramcast.question.serving import parse_engine
+from vramcast.question.tables import OF_TRL, POST_TRAINING_OPTIONS
 from vramcast.units import ceil_div
 
 TABLE: Final = POST_TRAINING_OPTIONS

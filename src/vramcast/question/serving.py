@@ -28,7 +28,7 @@ from vramcast.question.build import (
     section,
 )
 from vramcast.question.options import MARKET_OPTIONS, parse
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.states.ggml import MIXES
 
 DEFAULT_PIPELINE_ENGINE: Final = "diffusers"

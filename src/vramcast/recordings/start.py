@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings, round_size
-from vramcast.allocator.options import OPTIONS, option_pairs
-from vramcast.allocator.settings import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from vramcast.allocator.settings import OPTIONS, SMALL_BYTES, SMALL_SEGMENT_BYTES, option_pairs
 from vramcast.domain.snapshot import Action, BlockView, DeviceSnapshot, SegmentView, SizesAre, Snapshot, Trace
 from vramcast.errors import OutOfMemory
 from vramcast.units import GIB

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from vramcast.report import picture as picture
     from vramcast.report import plan as plan
     from vramcast.report import plan_document as plan_document
-    from vramcast.report import post_training as post_training
-    from vramcast.report import price as price
+    from vramcast.report import sentences as sentences
     from vramcast.report import text as text
-    from vramcast.report import verdicts as verdicts
     from vramcast.report import written as written
 
 __getattr__ = submodules(__name__)

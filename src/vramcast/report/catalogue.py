@@ -10,9 +10,9 @@ from msgspec import to_builtins
 
 from vramcast.domain.device import RATED_DTYPES, Gpu, Price
 from vramcast.report.columns import table
+from vramcast.report.document import plain
 from vramcast.report.messages import Words
-from vramcast.report.plain import plain
-from vramcast.report.price import age_days, money
+from vramcast.report.sentences import age_days, money
 from vramcast.units import GB, format_bytes
 
 if TYPE_CHECKING:

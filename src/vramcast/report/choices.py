@@ -6,12 +6,11 @@ from datetime import date
 
 from msgspec.structs import replace
 
-from vramcast.domain.choices import Choice, Choices
+from vramcast.domain.planning import Choice, Choices
 from vramcast.report.columns import table_lines
+from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Words
-from vramcast.report.plain import SCHEMA, as_text, plain
-from vramcast.report.price import age_days, money
-from vramcast.report.verdicts import word_of
+from vramcast.report.sentences import age_days, money, word_of
 from vramcast.units import format_bytes
 
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from vramcast.domain.failure import Check, Diagnosis, Finding, Fix, Remark
 from vramcast.report.columns import table, table_lines
+from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Words, rare_messages
-from vramcast.report.plain import SCHEMA, as_text, plain
 from vramcast.units import format_bytes
 
 BAR: Final = 60

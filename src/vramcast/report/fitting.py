@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vramcast.domain.choices import Fitting
+from vramcast.domain.planning import Fitting
 from vramcast.report.columns import table_lines
+from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Words
-from vramcast.report.plain import SCHEMA, as_text, plain
-from vramcast.report.verdicts import word_of
+from vramcast.report.sentences import word_of
 from vramcast.units import format_bytes
 
 

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from vramcast.domain.failure import Compared, Reconciliation, Remark
 from vramcast.report.columns import table, table_lines
-from vramcast.report.document import document
+from vramcast.report.document import as_text, document
 from vramcast.report.messages import MESSAGES, Words
-from vramcast.report.plain import as_text
 from vramcast.report.text import verdict
 from vramcast.units import format_bytes, format_seconds
 

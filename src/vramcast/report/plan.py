@@ -11,10 +11,9 @@ from vramcast.domain.planning import NO_ROOM, Decision, Goal, MissedLimit, PlanA
 from vramcast.report.columns import table_lines, table_rows
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
-from vramcast.report.plan_words import decision_words, fleet_words, reason_words, split_labels, technique_words
-from vramcast.report.price import dated, money, run_length
+from vramcast.report.plan_document import decision_words, fleet_words, reason_words, split_labels, technique_words
+from vramcast.report.sentences import dated, headline, money, run_length, word_of
 from vramcast.report.text import cost_words, host, under_traffic, unread
-from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01

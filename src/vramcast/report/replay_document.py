@@ -15,7 +15,7 @@ from vramcast.recordings.stacks import is_python, shown
 from vramcast.recordings.steps import Leak, Leaks
 from vramcast.recordings.variants import Variant
 from vramcast.report.blocks import blocks_plain
-from vramcast.report.plain import SCHEMA, as_text
+from vramcast.report.document import SCHEMA, as_text
 
 MOST_FRAMES: Final = 24
 """Of one stack; those of Python first in line [count]."""

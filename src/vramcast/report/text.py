@@ -30,8 +30,7 @@ from vramcast.domain.answer import (
 )
 from vramcast.report.columns import table_lines, width_of
 from vramcast.report.messages import Words
-from vramcast.report.price import copies_of, cost_lines, run_length
-from vramcast.report.verdicts import headline, word_of
+from vramcast.report.sentences import copies_of, cost_lines, headline, run_length, word_of
 from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
@@ -80,7 +79,7 @@ def _details(answer: Answer, words: Words, *, all_ranks: bool, entries: int | No
     explain = entries is None
     if isinstance(answer, PostTrainingAnswer):
         stage = words(f"phase.{answer.fullest.highest_phase}")
-        yield from (words("stages"), *report.post_training.stage_lines(answer, words), "")
+        yield from (words("stages"), *report.sentences.stage_lines(answer, words), "")
         yield words("card_ledger", stage=stage, count=answer.fullest.count)
         yield from (*ledger(answer.fullest, words, entries=entries), "")
     total = sum(rank.count for rank in answer.ranks)

@@ -9,12 +9,11 @@ from typing import Any, Final
 from vramcast.domain.answer import Peak
 from vramcast.domain.trace_job import Holding, TraceAnswer, TracedTime, TraceFailure
 from vramcast.report.columns import table_lines
-from vramcast.report.document import document
+from vramcast.report.document import as_text, document
 from vramcast.report.messages import Words
-from vramcast.report.plain import as_text
 from vramcast.report.replay_words import plain, scaled_chart, share
+from vramcast.report.sentences import headline
 from vramcast.report.text import SHOWN_PER_CATEGORY, change_cells, ledger, phases, tried, trust
-from vramcast.report.verdicts import headline
 from vramcast.units import format_bytes, format_seconds
 
 COLUMNS: Final = 72

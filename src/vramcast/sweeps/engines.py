@@ -23,8 +23,8 @@ from vramcast.domain.model import Checkpoint
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.sources.resolve import resolve_checkpoint
 from vramcast.sweeps.journal import line_of
-from vramcast.sweeps.questions import COMMANDS, Question, normalised
 from vramcast.sweeps.results import Row, answer_row, question_row
+from vramcast.sweeps.spec import COMMANDS, Question, normalised
 from vramcast.version import __version__
 
 MOST_MODELS: Final = 512

@@ -16,7 +16,7 @@ import msgspec
 
 from vramcast.errors import InvalidSpec, SourceError, text_of
 from vramcast.question.options import Kind
-from vramcast.sweeps.questions import KINDS, Question
+from vramcast.sweeps.spec import KINDS, Question
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer

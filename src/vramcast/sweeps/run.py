@@ -21,9 +21,8 @@ from vramcast.errors import SourceError, VramcastError
 from vramcast.report.messages import Words
 from vramcast.sweeps.engines import Chunk, Engine, Settings, failed, question_key, record_line, start
 from vramcast.sweeps.journal import ENDING, Journal
-from vramcast.sweeps.questions import normalised
 from vramcast.sweeps.results import ANSWERED, FAILED, Row, check_output, columns_of, write_results
-from vramcast.sweeps.spec import MOST_QUESTIONS, Sweep, read_sweep
+from vramcast.sweeps.spec import MOST_QUESTIONS, Sweep, normalised, read_sweep
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -183,7 +183,7 @@ def calibration_of(
     save: str | Path | None = None,
 ) -> Reconciliation:
     """The same with the options by their names on the command line; the calibration saved where that is wanted."""
-    from vramcast.api.failed_job import asks_serve
+    from vramcast.api.answers import asks_serve
 
     run = fullest_of(recordings)
     if file is not None and asks_serve(Path(file)):
@@ -218,4 +218,4 @@ def _save(found: Reconciliation, path: str | Path | None) -> None:
             "{} tells no entries apart that a calibration could correct; record with vramcast.record_memory and "
             "attach(model, optimizer), or for a server compare its log with vramcast serve --reconcile", found.log
         )
-    question.calibration.write_calibration(Path(path), found.calibration)
+    question.files.write_calibration(Path(path), found.calibration)

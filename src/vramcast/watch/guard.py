@@ -28,8 +28,8 @@ from vramcast import api, catalogue, formats, question, report, watch
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, VramcastError
 from vramcast.units import MIB, ceil_div, format_bytes
-from vramcast.watch.channels import Channels
-from vramcast.watch.installed import release_of
+from vramcast.watch.here import release_of
+from vramcast.watch.tool import Channels
 
 if TYPE_CHECKING:
     from vramcast.api.jobs import Asked
@@ -162,7 +162,7 @@ def judged(
         given = ({} if file else job.given) | {"gpus": kind} | ({"calibration": calibration} if calibration else {})
         if file is not None:
             commands = ["serve" if api.asks_serve(file) else "train"]
-            said = question.files.read_job(file, question.commands.table_of(commands[0]))
+            said = question.files.read_job(file, question.option.table_of(commands[0]))
             if not gpus and (named := said.get("gpus")):
                 cluster = catalogue.clusters.cluster_of(str(named))
                 given["gpus"] = f"{cluster.num_nodes}x{cluster.gpus_per_node}x{kind}"
@@ -407,7 +407,7 @@ def verdict(found: Judgement, words: Words) -> str:
     if found.answer is None:
         said = words.said(found.why) if found.why else words("run.unknown")
         return words("run.unjudged", why=said)
-    lines = [report.verdicts.headline(found.answer, words), *map(words.said, found.said)]
+    lines = [report.sentences.headline(found.answer, words), *map(words.said, found.said)]
     if found.is_beyond and found.chance >= LEAST_CHANCE:
         lines.append(words("run.chance", percent=f"{found.chance:.0%}"))
     if found.doubt:

@@ -18,7 +18,7 @@ from rich.text import Text
 from vramcast.domain.observation import GpuSample, Holder, ProcessSample, Reading
 from vramcast.report.messages import Words
 from vramcast.units import GIB, format_bytes
-from vramcast.watch import parts
+from vramcast.watch import outputs
 from vramcast.watch.following import Expected, Followed, Following
 from vramcast.watch.outputs import Output, clock
 
@@ -37,13 +37,13 @@ class Column(NamedTuple):
 
 
 COLUMNS: Final = (
-    Column("sm", 0, lambda sample: parts.share(sample.sm_share)),
-    Column("bandwidth", 100, lambda sample: parts.share(sample.memory_share)),
-    Column("power", 76, parts.power),
-    Column("heat", 64, parts.heat),
-    Column("clock", 112, parts.clock_rate),
-    Column("pcie", 132, lambda one: parts.traffic(one.pcie_sent_bytes_per_s, one.pcie_received_bytes_per_s)),
-    Column("links", 150, lambda one: parts.traffic(one.link_sent_bytes_per_s, one.link_received_bytes_per_s)),
+    Column("sm", 0, lambda sample: outputs.share(sample.sm_share)),
+    Column("bandwidth", 100, lambda sample: outputs.share(sample.memory_share)),
+    Column("power", 76, outputs.power),
+    Column("heat", 64, outputs.heat),
+    Column("clock", 112, outputs.clock_rate),
+    Column("pcie", 132, lambda one: outputs.traffic(one.pcie_sent_bytes_per_s, one.pcie_received_bytes_per_s)),
+    Column("links", 150, lambda one: outputs.traffic(one.link_sent_bytes_per_s, one.link_received_bytes_per_s)),
 )
 PROCESS_COLUMNS: Final = (
     ("gpu", 0), ("pid", 0), ("memory", 0), ("sm", 0), ("growth", 90), ("user", 100), ("where", 110),
@@ -111,7 +111,7 @@ class View:
             return [Text(index), Text(model), lost, *(Text("") for _ in columns)]
         expected = self._expected.get(followed.card.uuid)
         bar = self._bar(sample.memory_used_bytes, sample.card.memory_total_bytes, expected)
-        memory = Text.assemble(bar, parts.memory(sample, self._words))
+        memory = Text.assemble(bar, outputs.memory(sample, self._words))
         return [Text(index), Text(model), memory, *(Text(column.text(sample)) for column in columns)]
 
     def _bar(self, used: int | None, total: int | None, expected: Expected | None = None) -> Text:
@@ -120,7 +120,7 @@ class View:
             return Text("")
         style = "red" if used > 0.95 * total else "yellow" if used > 0.85 * total else "green"
         steady = expected.steady_bytes if expected else None
-        return Text(parts.bar(used, total, steady, 20 if width >= 84 else 10, plain=self.plain) + " ", style=style)
+        return Text(outputs.bar(used, total, steady, 20 if width >= 84 else 10, plain=self.plain) + " ", style=style)
 
     def _slices(self, followed: Followed) -> Iterator[Text]:
         """MIG instances, with memory of their own."""
@@ -137,11 +137,11 @@ class View:
         columns = min(80, max(10, self.console.width - 30))
         if len(followed.used) > 1:
             total = followed.card.memory_total_bytes
-            curve = parts.sparkline(followed.used, total, columns, plain=self.plain)
+            curve = outputs.sparkline(followed.used, total, columns, plain=self.plain)
             peak = self._words("watch.peak", peak=format_bytes(followed.peak_bytes))
             yield Text(f"{INDENT}{curve}  {peak}", style="dim")
         if not followed.lost:
-            for said in parts.remarks(followed, self._expected.get(followed.card.uuid), self._words):
+            for said in outputs.remarks(followed, self._expected.get(followed.card.uuid), self._words):
                 yield Text(INDENT + said, style="cyan")
 
     def _processes(self, cards: Sequence[Followed], following: Following, rows: int | None) -> list[Text]:
@@ -168,8 +168,8 @@ class View:
         slope = following.growth.get((followed.card.uuid, process.pid))
         alive = process.holder is Holder.ALIVE
         cells = {
-            "gpu": f"{followed.card.index:>3}", "pid": str(process.pid), "memory": parts.held(process),
-            "sm": parts.share(process.sm_share), "growth": parts.growth(slope.per_s) if slope else "",
+            "gpu": f"{followed.card.index:>3}", "pid": str(process.pid), "memory": outputs.held(process),
+            "sm": outputs.share(process.sm_share), "growth": outputs.growth(slope.per_s) if slope else "",
             "user": process.user[:12], "where": process.container[:24],
             "command": (process.command or process.name) if alive else self._words(f"watch.{process.holder}"),
         }

@@ -21,8 +21,7 @@ from mcp.server.stdio import stdio_server
 
 from vramcast.errors import Note
 from vramcast.version import __version__
-from vramcast.web.exchange import JSON, OVERTIME, Refused, Reply, Sources, error_reply
-from vramcast.web.limits import QUICK, SEARCH
+from vramcast.web.exchange import JSON, OVERTIME, QUICK, SEARCH, Refused, Reply, Sources, error_reply
 from vramcast.web.routes.openapi import QUERY, described
 from vramcast.web.service import PREFIX, ROUTES
 from vramcast.web.workers import Question, Workers

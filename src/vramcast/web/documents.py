@@ -17,7 +17,7 @@ from vramcast.domain.failure import Diagnosis, Remark
 from vramcast.domain.model import Noun
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.verdict import Fit
-from vramcast.report.plain import Key, keys_of
+from vramcast.report.document import Key, keys_of
 
 Options = dict[str, Any]
 

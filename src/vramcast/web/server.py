@@ -23,9 +23,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vramcast.errors import InvalidSpec, Note
-from vramcast.web import limits
-from vramcast.web.exchange import CATALOGUE_ONLY, HTML, Refused, Reply, Sources, content_policy, error_reply
-from vramcast.web.limits import HEAD_SECONDS, LARGEST_HEAD
+from vramcast.web import exchange
+from vramcast.web.exchange import (
+    CATALOGUE_ONLY,
+    HEAD_SECONDS,
+    HTML,
+    LARGEST_HEAD,
+    Refused,
+    Reply,
+    Sources,
+    content_policy,
+    error_reply,
+)
 from vramcast.web.service import internal_error, most_bytes, route_of, too_large
 from vramcast.web.workers import RETRY_AFTER, Question, Workers
 
@@ -134,8 +143,8 @@ def run(served: Served, listener: socket.socket) -> None:
         server_header=False,
         ws="none",
         http=BoundedHead,
-        limit_concurrency=limits.MOST_CONNECTIONS,
-        timeout_keep_alive=limits.IDLE_SECONDS,
+        limit_concurrency=exchange.MOST_CONNECTIONS,
+        timeout_keep_alive=exchange.IDLE_SECONDS,
         timeout_graceful_shutdown=1,
         ssl_certfile=served.certificate,
         ssl_keyfile=served.key,
@@ -149,8 +158,8 @@ def application(served: Served) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         count = served.processes or min(4, os.cpu_count() or 1)
-        app.state.quick = Workers(count, limits.QUICK, served.sources)
-        app.state.slow = Workers(max(1, count // 2), limits.SEARCH, served.sources)
+        app.state.quick = Workers(count, exchange.QUICK, served.sources)
+        app.state.slow = Workers(max(1, count // 2), exchange.SEARCH, served.sources)
         app.state.bodies = Bodies()
         for workers in (app.state.quick, app.state.slow):
             workers.start()
@@ -212,7 +221,7 @@ class Bodies:
 
         def take(num_bytes: int) -> None:
             nonlocal held
-            if self.num_bytes + num_bytes > limits.MOST_BODIES:
+            if self.num_bytes + num_bytes > exchange.MOST_BODIES:
                 raise Refused(503, "Busy", "too many large bodies at once; send it again in a second", RETRY_AFTER)
             self.num_bytes += num_bytes
             held += num_bytes
@@ -233,14 +242,14 @@ async def _body(request: Request, most: int, refusal: Refused, take: Callable[[i
         raise refusal
     parts = bytearray()
     try:
-        async with asyncio.timeout(limits.BODY_SECONDS):
+        async with asyncio.timeout(exchange.BODY_SECONDS):
             async for part in request.stream():
                 take(len(part))
                 parts += part
                 if len(parts) > most:
                     raise refusal
     except TimeoutError:
-        raise Refused(400, "TooLong", Note("the body did not arrive within {} s", limits.BODY_SECONDS)) from None
+        raise Refused(400, "TooLong", Note("the body did not arrive within {} s", exchange.BODY_SECONDS)) from None
     return bytes(parts)
 
 

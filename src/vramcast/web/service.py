@@ -18,15 +18,6 @@ from vramcast.web.exchange import (
     BYTES,
     CATALOGUE_ONLY,
     JSON,
-    Asked,
-    Refused,
-    Reply,
-    Sources,
-    choice_field,
-    error_reply,
-    json_reply,
-)
-from vramcast.web.limits import (
     LARGEST_HEADER,
     LARGEST_LOG_BODY,
     LARGEST_QUESTION,
@@ -35,7 +26,14 @@ from vramcast.web.limits import (
     LONGEST_PATH,
     QUICK,
     SEARCH,
+    Asked,
     Limit,
+    Refused,
+    Reply,
+    Sources,
+    choice_field,
+    error_reply,
+    json_reply,
 )
 
 LOG: Final = logging.getLogger("vramcast.web")
@@ -75,11 +73,11 @@ ROUTES: Final[dict[str, Route]] = {
     ),
     "matrix": Route("POST", "looks", "matrix", QUESTION, limit=SEARCH),
     "step": Route("POST", "looks", "step", QUESTION, limit=SEARCH),
-    "choices": Route("POST", "choices", "choices", QUESTION),
+    "choices": Route("POST", "looks", "choices", QUESTION),
     "files": Route("POST", "answers", "files", QUESTION, limit=SEARCH),
     "report": Route("POST", "reports", "report", {JSON: LARGEST_LOG_BODY}, limit=SEARCH),
     "network": Route(
-        "POST", "networks", "network", {JSON: LARGEST_QUESTION, BYTES: LARGEST_HEADER}, ("name", "size")
+        "POST", "catalogue", "network", {JSON: LARGEST_QUESTION, BYTES: LARGEST_HEADER}, ("name", "size")
     ),
     "validate": Route("POST", "admission", "validate", {JSON: LARGEST_REVIEW}, ("timeout",)),
     "mutate": Route("POST", "admission", "mutate", {JSON: LARGEST_REVIEW}, ("timeout",)),

@@ -13,11 +13,9 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.model import Checkpoint
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.build import Resolve
-from vramcast.question.commands import table_of
-from vramcast.question.option import Kind, Option
+from vramcast.question.option import Kind, Option, table_of
 from vramcast.sources.resolve import HUB_ID
-from vramcast.web.exchange import Sources
-from vramcast.web.limits import LONGEST_VALUE
+from vramcast.web.exchange import LONGEST_VALUE, Sources
 
 HUBS: Final[dict[str, tuple[str, ...]]] = {
     "huggingface": ("", "hf:", "huggingface:"),

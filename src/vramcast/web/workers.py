@@ -19,8 +19,7 @@ except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 from vramcast.errors import Note
-from vramcast.web.exchange import OVERTIME, Refused, Reply, Sources
-from vramcast.web.limits import Limit
+from vramcast.web.exchange import OVERTIME, Limit, Refused, Reply, Sources
 from vramcast.web.service import answered
 
 WAITING_PER_WORKER: Final = 8

@@ -23,8 +23,8 @@ from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.looks import LOOKS
 from vramcast.report.messages import LANGUAGES, Words
-from vramcast.report.recorded import ShownTrace
-from vramcast.report.verdicts import TONES, word_of
+from vramcast.report.sentences import TONES, word_of
+from vramcast.report.shown import ShownTrace
 from vramcast.report.written import FORMATS, check_report, report_of
 from vramcast.report.written.markdown import escaped, inline
 from vramcast.units import format_bytes

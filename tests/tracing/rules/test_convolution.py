@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from vramcast.allocator import Settings
-from vramcast.catalogue.cudnn import workspace_share
+from vramcast.catalogue.contexts import workspace_share
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.tracing.session import Session
 

@@ -9,8 +9,8 @@ import pytest
 import vramcast
 from vramcast.domain.verdict import Fit
 from vramcast.report.messages import Words
+from vramcast.report.sentences import TONES, word_of
 from vramcast.report.text import trust
-from vramcast.report.verdicts import TONES, word_of
 from vramcast.units import format_bytes
 
 from .conftest import Opened, asked, comes_to, downloaded, go, needed, view, wait_for_needed

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vramcast
-from vramcast.web.limits import LARGEST_SNAPSHOT, LARGEST_TEXT
+from vramcast.web.exchange import LARGEST_SNAPSHOT, LARGEST_TEXT
 
 from .conftest import PATIENCE_MS, REPOSITORY
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.report.verdicts import TONES
+from vramcast.report.sentences import TONES
 
 from .conftest import Opened, asked, downloaded, needed, view, wait_for_needed
 

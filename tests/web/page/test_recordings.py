@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from vramcast.units import format_bytes
-from vramcast.web.limits import LARGEST_TEXT
+from vramcast.web.exchange import LARGEST_TEXT
 from vramcast.web.service import answered
 
 from .conftest import EXAMPLES, LOG, Opened, downloaded

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.errors import Note, SourceError
 from vramcast.formats.containers import started
 from vramcast.formats.reading import ELSEWHERE, LARGEST_FILE, NO_GPU, TOO_LARGE, Unread, table
-from vramcast.formats.tools.kubernetes import RESOURCES
-from vramcast.formats.tools.kubernetes_parts import VGPU_NUMBER, share_of, with_claims
+from vramcast.formats.tools.kubernetes import RESOURCES, VGPU_NUMBER, share_of, with_claims
 from vramcast.formats.wrapped import (
     TORCHRUN,
     Inside,
@@ -148,7 +147,7 @@ def _parts(kind: str, spec: Mapping[str, Any], name: str, scripts: Mapping[str, 
 
 
 def _ray_service(spec: Mapping[str, Any]) -> Iterator[Inside]:
-    from vramcast.catalogue.documents import NoDocument, parse_yaml
+    from vramcast.catalogue.tables import NoDocument, parse_yaml
     from vramcast.formats.tools import ray_serve
 
     try:

@@ -22,8 +22,8 @@ from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import Command, Config, Reading, Unread, arguments, command_of, shown, written
 from vramcast.formats.table import Switch, lines_of
+from vramcast.formats.tools import megatron_files
 from vramcast.formats.tools import megatron_model as reader
-from vramcast.formats.tools import pai_megatron
 from vramcast.formats.tools.megatron_files import dashed, family_of, given_by_table, notes_of, read_environment
 from vramcast.formats.tools.megatron_model import (
     BY_TOKENIZER,
@@ -102,22 +102,22 @@ def _score(words: tuple[str, ...]) -> int:
 def read(config: Config) -> Reading:
     """Model, plan and batch of the arguments."""
     command, typed = _given(config)
-    patched = pai_megatron.is_patched(typed)
+    patched = megatron_files.is_patched(typed)
     given = {name: _typed(name, value) for name, value in typed.items()}
     unread: list[Unread] = []
     notes = list(command.notes)
     if patched:
-        given, unread, filled = pai_megatron.translated(given)
+        given, unread, filled = megatron_files.translated(given)
         notes += filled
     values = Watched(
         {name: value for name, value in given.items() if value is not False and value is not None}, ARGUMENTS,
         undecided=command.undecided,
     )
-    pai_megatron.exact_vocabulary(values)
+    megatron_files.exact_vocabulary(values)
     unread += _mistaken(values)
     meant, unread_variables = read_environment(command.variables, values)
     dict.update(values, meant)
-    family, entry = _family(command, values, SCRIPTS | pai_megatron.SCRIPTS if patched else SCRIPTS)
+    family, entry = _family(command, values, SCRIPTS | megatron_files.SCRIPTS if patched else SCRIPTS)
     if values.get("--main-grads-dtype") == "bf16" and values.get("--grad-reduce-in-bf16"):
         dict.pop(values, "--main-grads-dtype")  # as they are reduced
     values.get("--use-fused-weighted-squared-relu")  # as they are counted
@@ -200,7 +200,7 @@ def _family(command: Command, values: Watched, scripts: Mapping[str, str]) -> tu
     if not script:
         return family_of(values), []
     if script not in scripts:
-        why = pai_megatron.OLDER if scripts is not SCRIPTS and "_megatron_" in script else (
+        why = megatron_files.OLDER if scripts is not SCRIPTS and "_megatron_" in script else (
             Note("builds a network or a run of its own; {} are modelled", ", ".join(SCRIPTS)))
         return "gpt", [Unread(script[:60], why, of_network=True)]
     return scripts[script], []

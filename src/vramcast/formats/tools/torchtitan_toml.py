@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.catalogue.formats import networks_of
+from vramcast.catalogue.tables import NoDocument, parse_toml
 from vramcast.errors import SourceError
 from vramcast.formats.dotted import flat
 from vramcast.formats.reading import Config

@@ -15,10 +15,8 @@ from vramcast.domain.answer import Answer, Found, LedgerEntry, PostTrainingAnswe
 from vramcast.domain.program import Basis
 from vramcast.estimate.interval import Case, measured_cases
 from vramcast.report.messages import MESSAGES, Words, rare_messages
-from vramcast.report.post_training import stage_rows
-from vramcast.report.price import copies_of, cost_lines, run_length
+from vramcast.report.sentences import copies_of, cost_lines, run_length, stage_rows, tone_of
 from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells, under_traffic
-from vramcast.report.verdicts import tone_of
 from vramcast.report.written import parts
 from vramcast.report.written.pictures import Course, Layer, bars_table, course_picture
 from vramcast.units import format_bytes, format_seconds

@@ -13,12 +13,12 @@ from vramcast.domain.trace_job import TraceAnswer
 from vramcast.recordings.examine import in_order
 from vramcast.report.messages import Words
 from vramcast.report.plan import opening as plan_opening
-from vramcast.report.recorded import ShownReplay
 from vramcast.report.replay import device_prefix
 from vramcast.report.replay import opening as replay_opening
+from vramcast.report.sentences import NO_TONE, tone_of
+from vramcast.report.shown import ShownReplay
 from vramcast.report.text import headlines
 from vramcast.report.trace import opening
-from vramcast.report.verdicts import NO_TONE, tone_of
 from vramcast.report.written import answers
 from vramcast.report.written.html import cell
 from vramcast.report.written.markdown import markdown

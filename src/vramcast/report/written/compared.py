@@ -16,10 +16,10 @@ from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.amounts import parse_bytes, parse_share
 from vramcast.report.columns import table_lines
+from vramcast.report.document import SCHEMA
 from vramcast.report.messages import Words
-from vramcast.report.plain import SCHEMA
+from vramcast.report.sentences import TONES, word_of
 from vramcast.report.trace import merged
-from vramcast.report.verdicts import TONES, word_of
 from vramcast.report.written import answers, parts
 from vramcast.units import format_bytes
 

@@ -107,6 +107,6 @@ class Report(NamedTuple):
     language: str
     title: str
     verdict: tuple[str, ...]  # the answer first, then what belongs to it
-    tone: str  # of the verdict, see `report.verdicts`
+    tone: str  # of the verdict, see `report.sentences`
     sections: tuple[Section, ...]
     footer: tuple[str, ...] = ()  # what made it, when

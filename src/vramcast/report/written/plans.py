@@ -11,8 +11,8 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.report import plan as searched
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter, svg
-from vramcast.report.plan_words import technique_words
-from vramcast.report.verdicts import tone_of
+from vramcast.report.plan_document import technique_words
+from vramcast.report.sentences import tone_of
 from vramcast.report.written import answers
 from vramcast.report.written.parts import Bars, Items, Part, Picture, Report, Section, Table, Text
 from vramcast.units import format_bytes

@@ -24,11 +24,11 @@ from vramcast.report.failure import (
 )
 from vramcast.report.failure import headline as failure_headline
 from vramcast.report.messages import Words
-from vramcast.report.recorded import ShownReplay
 from vramcast.report.replay import device_prefix, line_of, opening
+from vramcast.report.sentences import NO_TONE, tone_of
+from vramcast.report.shown import ShownReplay
 from vramcast.report.trace import VIEWS, merged, step_time, time_rows
 from vramcast.report.trace import opening as trace_opening
-from vramcast.report.verdicts import NO_TONE, tone_of
 from vramcast.report.written import answers, parts
 from vramcast.report.written.pictures import Course, Layer, course_picture
 from vramcast.units import format_bytes

@@ -29,8 +29,14 @@ from vramcast.domain.snapshot import (
     Trace,
 )
 from vramcast.errors import Note
-from vramcast.sources.snapshots.json_stream import JsonStream
-from vramcast.sources.snapshots.streams import LARGEST_ADDRESS, LARGEST_SIZE, MOST_DEVICES, MOST_EVENTS, Source
+from vramcast.sources.snapshots.streams import (
+    LARGEST_ADDRESS,
+    LARGEST_SIZE,
+    MOST_DEVICES,
+    MOST_EVENTS,
+    JsonStream,
+    Source,
+)
 from vramcast.sources.snapshots.tables import Damaged, StackIndex, Tables, integer
 from vramcast.sources.snapshots.torch_form import torch_snapshot
 

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from vramcast.catalogue.cudnn import Kernel, Phase, workspace_share
+from vramcast.catalogue.contexts import Kernel, Phase, workspace_share
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.layouts import CONTIGUOUS, dense_strides, num_bytes, suggested
 from vramcast.units import round_up

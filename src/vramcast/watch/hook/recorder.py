@@ -336,13 +336,13 @@ class MemoryRecorder:
 
     def transformers(self) -> Any:
         """A callback for the Trainer of transformers: `Trainer(callbacks=[recorder.transformers()])`."""
-        from vramcast.watch.hook.callbacks import transformers_callback
+        from vramcast.watch.hook.loggers import transformers_callback
 
         return transformers_callback(self)
 
     def lightning(self) -> Any:
         """A callback for Lightning: `Trainer(callbacks=[recorder.lightning()])`."""
-        from vramcast.watch.hook.callbacks import lightning_callback
+        from vramcast.watch.hook.loggers import lightning_callback
 
         return lightning_callback(self)
 

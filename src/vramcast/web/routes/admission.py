@@ -70,7 +70,7 @@ def _let_through(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _judged(asked: Asked, document: dict[str, Any], *, mutates: bool) -> dict[str, Any]:
     from vramcast.api.sized import asks_enough, is_no_job, objects_of, patch_of, sized_object, unjudged
-    from vramcast.report.verdicts import headline
+    from vramcast.report.sentences import headline
 
     if is_no_job(document):
         return {}

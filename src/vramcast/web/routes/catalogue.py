@@ -1,4 +1,7 @@
-"""What there is to ask: the catalogue, forms, words, measured cases and the description of the API."""
+"""What there is to ask: the catalogue, forms, words, measured cases and the description of the API.
+
+Which model of the catalogue a visitor's file describes: a config.json, or the header of a GGUF file.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from functools import cache
 from importlib.resources import files
+from io import BytesIO
 from typing import Any, Final
 
 import msgspec
@@ -14,17 +18,20 @@ from vramcast.catalogue.clusters import Market
 from vramcast.catalogue.gpus import search_gpus
 from vramcast.catalogue.index import find_models, summary
 from vramcast.catalogue.machines import Filter, listed
+from vramcast.catalogue.models import shape_of
 from vramcast.domain.job import Peft, Workload
 from vramcast.domain.serving import Requests
-from vramcast.question.commands import table_of
-from vramcast.question.option import Kind, Option
-from vramcast.question.subjects import SUBJECTS
+from vramcast.errors import UnknownName
+from vramcast.families import model_from_config
+from vramcast.question.option import SUBJECTS, Kind, Option, table_of
 from vramcast.report.chinese import help_of, terms
+from vramcast.report.document import plain
 from vramcast.report.messages import MESSAGES, rare_messages
-from vramcast.report.plain import plain
-from vramcast.report.verdicts import TONES
+from vramcast.report.sentences import TONES
+from vramcast.sources.gguf import config_of, read_header
+from vramcast.units import GIB
 from vramcast.version import __version__
-from vramcast.web.exchange import JSON, Asked, Reply
+from vramcast.web.exchange import BYTES, JSON, Asked, Refused, Reply
 from vramcast.web.visitor import always_of, may_be_asked
 
 
@@ -174,3 +181,43 @@ def _default(option: Option, noun: type[msgspec.Struct] | None) -> Any:
     field = next(field for field in msgspec.structs.fields(noun) if field.name == option.field)
     value = None if field.default is msgspec.NODEFAULT else field.default
     return list(value) if isinstance(value, tuple) else value
+
+
+MOST_SIZE: Final = 4096 * GIB
+SHAPE: Final = ("family", "parameters", "active_parameters", "layers", "hidden", "vocabulary")
+"""What two networks share that need the same memory."""
+
+
+def network(asked: Asked) -> dict[str, Any]:
+    """The model of the catalogue that a config.json or the first bytes of a GGUF file describe.
+
+    Nothing is read but the body; `exact`: whether the context is the same too.
+    """
+    name = asked.query.get("name", "the file")[:200]
+    config = _of_gguf(asked, name) if asked.content_type == BYTES else asked.fields
+    model = model_from_config(config, name=name)
+    facts = shape_of(model)
+    whole = (*SHAPE, "context")
+    known = _by_shape(*whole).get(_key(facts, *whole)) or _by_shape(*SHAPE).get(_key(facts, *SHAPE))
+    if known is None:
+        raise UnknownName("{} describes a {} network that is in no catalogue", name, model.family)
+    return {"schema": 1, "model": known, "exact": summary(known).get("context") == model.context}
+
+
+def _of_gguf(asked: Asked, name: str) -> dict[str, Any]:
+    text = asked.query.get("size", "")
+    size = int(text) if text.isdecimal() and len(text) < 16 else len(asked.body)
+    if not len(asked.body) <= size <= MOST_SIZE:
+        raise Refused(422, "InvalidSpec", "size must be that of the whole file in bytes")
+    return config_of(read_header(BytesIO(asked.body), name=name, size=size), name=name)
+
+
+def _key(facts: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    return tuple(facts.get(name) for name in names)
+
+
+@cache
+def _by_shape(*names: str) -> dict[tuple[Any, ...], str]:
+    """These facts -> the model of the catalogue that has them: the shortest name, which is no tune of another."""
+    found = sorted(find_models(""), key=lambda name: (-len(name), name))
+    return {_key(summary(name), *names): name for name in found}

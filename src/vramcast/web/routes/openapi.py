@@ -13,9 +13,8 @@ from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES
 from vramcast.version import __version__
 from vramcast.web.documents import REPLIES, Error
-from vramcast.web.exchange import HTML, JSON, MARKDOWN, Asked
-from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE
-from vramcast.web.routes import answers, catalogue, choices, looks, reports
+from vramcast.web.exchange import HTML, JSON, LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE, MARKDOWN, Asked
+from vramcast.web.routes import answers, catalogue, looks, reports
 from vramcast.web.service import PREFIX, ROUTES, Route
 
 TEMPLATE: Final = "#/components/schemas/{name}"
@@ -138,7 +137,7 @@ def _body(name: str) -> Schema:
         "report": ({"command": {"type": "string", "enum": [*answers.PLANS, "oom"]}, "question": asks,
                     "format": {"type": "string", "enum": list(reports.REPORTS)}, "lang": lang},
                    ("command", "question")),
-        "choices": ({"command": {"type": "string", "enum": list(choices.CHECKS)}, "question": asks, "option": TEXT},
+        "choices": ({"command": {"type": "string", "enum": list(looks.CHECKS)}, "question": asks, "option": TEXT},
                     ("command", "question", "option")),
         "matrix": ({"command": {"type": "string", "enum": list(looks.COMMANDS)}, "question": asks},
                    ("command", "question")),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.api import job_of, serve_job_of
-from vramcast.api.failed_job import is_serving
+from vramcast.api.answers import is_serving
 from vramcast.api.recordings import replayed
 from vramcast.doctor.failures.diagnose import Given, diagnosed_recording, diagnosed_text
 from vramcast.domain.failure import Diagnosis
@@ -27,6 +27,7 @@ from vramcast.sources.snapshots import snapshot_of
 from vramcast.web.exchange import (
     BYTES,
     HTML,
+    LARGEST_UNPACKED,
     MARKDOWN,
     Asked,
     Refused,
@@ -37,7 +38,6 @@ from vramcast.web.exchange import (
     refuse_others,
     text_field,
 )
-from vramcast.web.limits import LARGEST_UNPACKED
 from vramcast.web.routes.answers import PLANS, question_in
 from vramcast.web.visitor import options_of, resolver
 
