@@ -34,10 +34,11 @@ from vramcast.sources.snapshots.streams import (
     LARGEST_SIZE,
     MOST_DEVICES,
     MOST_EVENTS,
+    Damaged,
     JsonStream,
     Source,
 )
-from vramcast.sources.snapshots.tables import Damaged, StackIndex, Tables, integer
+from vramcast.sources.snapshots.tables import StackIndex, Tables, integer
 from vramcast.sources.snapshots.torch_form import torch_snapshot
 
 DEEPEST_STACK: Final = 512

@@ -21,12 +21,13 @@ from vramcast.sources.snapshots.streams import (
     DEEPEST,
     LARGEST_BYTES,
     LONGEST_TEXT,
+    Damaged,
     Source,
     Window,
     opened,
     source_of,
 )
-from vramcast.sources.snapshots.tables import Damaged, Tables, rows
+from vramcast.sources.snapshots.tables import Tables, rows
 from vramcast.sources.snapshots.torch_form import torch_snapshot
 
 _MARGIN: Final = 2**16  # as much lies ahead wherever a pattern is tried, so that it seldom breaks at the edge

@@ -18,8 +18,12 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from msgspec import MsgspecError, json
 
-from vramcast.errors import Note, SourceError
-from vramcast.sources.snapshots.tables import Damaged
+from vramcast.errors import Note, SourceError, VramcastError
+
+
+class Damaged(VramcastError):
+    """A rule that a value breaks; the reader that knows the file makes a SourceError of it."""
+
 
 LARGEST_BYTES: Final = 8 * 2**30
 """Unpacked; a million events with stacks take a quarter of a GB to one GB [bytes]."""

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, Annotation, Frame, PoolId, Trace
-from vramcast.errors import Note, VramcastError
+from vramcast.errors import Note
 from vramcast.sources.snapshots.streams import (
     LARGEST_ADDRESS,
     LARGEST_SIZE,
     LONGEST_TEXT,
     MOST_EVENTS,
     MOST_VALUES,
+    Damaged,
 )
 
 ACTIONS: Final[Mapping[str, Action]] = {action.name.lower(): action for action in Action}
@@ -23,10 +24,6 @@ _LARGEST_LINE: Final = 2**31
 
 class StackIndex(int):
     """A stack that was read already, as a value among plain ones."""
-
-
-class Damaged(VramcastError):
-    """A rule that a value breaks; the reader that knows the file makes a SourceError of it."""
 
 
 class Tables:

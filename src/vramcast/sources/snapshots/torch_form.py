@@ -27,8 +27,8 @@ from vramcast.domain.snapshot import (
     Totals,
     Trace,
 )
-from vramcast.sources.snapshots.streams import LARGEST_ADDRESS, LARGEST_SIZE, MOST_DEVICES
-from vramcast.sources.snapshots.tables import Damaged, Tables, integer, rows, text
+from vramcast.sources.snapshots.streams import LARGEST_ADDRESS, LARGEST_SIZE, MOST_DEVICES, Damaged
+from vramcast.sources.snapshots.tables import Tables, integer, rows, text
 from vramcast.units import MIB
 
 _TEXTS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "last_allocator_settings")
