@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.job import Workload
 from vramcast.domain.model import Model, Stack
@@ -21,7 +23,7 @@ RESERVED: Final = {"camembert": 2, "opt": 2, "roberta": 2, "xlm-roberta": 2}
 """Family -> rows of its table of positions that stand for none [RoBERTa], [OPT]."""
 
 
-class Lengths(NamedTuple):
+class Lengths(Struct, frozen=True):
     """Positions of a sample, and what is to be said of them."""
 
     seq_len: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Model, Norm
 from vramcast.operators.linear import Numerics
@@ -19,7 +21,7 @@ def norm_variant(model: Model) -> str:
     return next((name for name in ("gemma", "t5") if model.family.startswith(name)), "eager")
 
 
-class Dispatch(NamedTuple):
+class Dispatch(Struct, frozen=True):
     """How torchtitan brings rows to their experts and back."""
 
     ranks: int = 1  # over which whole experts are spread

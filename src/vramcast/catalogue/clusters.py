@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast import catalogue
@@ -182,7 +183,7 @@ def _nearer(unknown: UnknownName, otherwise: VramcastError | None) -> VramcastEr
     return unknown if near and "did you mean" in str(unknown) else otherwise
 
 
-class PriceLists(NamedTuple):
+class PriceLists(Struct, frozen=True):
     """The tables a price is looked up in."""
 
     own: Prices  # the user's; it wins

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes
@@ -308,7 +309,7 @@ CAPABLE: Final = ("8.0", "9.0", "10.0", "10.3")
 VGPU: Final = re.compile(r"(.*?)[\s:_-]*\bvgpu-(\d{1,6})(mib|%)", re.IGNORECASE)
 
 
-class Slice(NamedTuple):
+class Slice(Struct, frozen=True):
     """A part of a card."""
 
     gpu: Gpu

@@ -59,10 +59,6 @@ EXIT_INTERNAL: Final = 70
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Why output cannot be written, where that is no bug: a full disk or quota, a limit of sizes, a device that failed."""
 
-YOUNG_OBJECTS: Final = 50_000
-"""New objects between two collections of garbage: what start-up makes stays, and looking through it again and again
-takes a tenth of the time to an answer [count]."""
-
 COMPLETE: Final = "_VRAMCAST_COMPLETE"
 """The variable by which a shell asks what may stand at the end of a line."""
 
@@ -127,7 +123,6 @@ def completion(ctx: click.Context, shell: str) -> int:
 
 def main() -> None:
     """Run the command line of this process."""
-    gc.set_threshold(YOUNG_OBJECTS)
     code = answered()
     gc.freeze()  # what is left ends with the process: looking through it once more takes a twentieth of the time
     sys.exit(code)

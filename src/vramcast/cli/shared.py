@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import Struct
 
 from vramcast import api, catalogue, formats, question, report, sources
 from vramcast.errors import InvalidSpec
@@ -119,7 +120,7 @@ def report_option(command: Command) -> Command:
     )(command)
 
 
-class Reporting(NamedTuple):
+class Reporting(Struct, frozen=True):
     """Where a report goes, and what it reports on."""
 
     path: Path | None
@@ -143,7 +144,7 @@ class Reporting(NamedTuple):
         say_written(words, self.path, as_json=as_json)
 
 
-class Writing(NamedTuple):
+class Writing(Struct, frozen=True):
     """Where files go, and which."""
 
     directory: Path | None

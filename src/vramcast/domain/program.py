@@ -223,7 +223,7 @@ def _accumulate(program: Program, live: dict[Tensor, int], times: int, bodies: d
                 live[tensor] = count_of(tensor, 0) + count * times * node.count
 
 
-class _Use(NamedTuple):
+class _Use(Struct, frozen=True):
     """What a piece of program does to the number of live instances of each tensor."""
 
     net: dict[Tensor, int]  # of those that it changes

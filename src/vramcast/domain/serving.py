@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -199,7 +199,7 @@ class Cache(Protocol):
         ...
 
 
-class Budget(NamedTuple):
+class Budget(Struct, frozen=True):
     """The share of some memory that an engine takes for its cache and what it counts beside it."""
 
     fraction: float

@@ -120,7 +120,7 @@ class SizesAre(StrEnum):
     BLOCKS = "blocks"  # rounded, with slack: profiler traces
 
 
-class Totals(NamedTuple):
+class Totals(Struct, frozen=True):
     """What the recorded allocator itself counted after each event of a trace: columns as long as the trace."""
 
     allocated: Column  # "Q" [bytes]

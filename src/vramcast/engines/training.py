@@ -9,7 +9,9 @@ kohya-ss/sd-scripts networks/lora.py `LoRANetwork`, networks/lora_flux.py, netwo
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+from msgspec import Struct
 
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.version import Version
@@ -30,7 +32,7 @@ PURE: Final[dict[str, Precision]] = {f"pure-{width}": width for width in (Precis
 _WITH_COPIES: Final[dict[str, Precision]] = {Precision.BF16: Precision.MIXED_BF16, Precision.FP16: Precision.MIXED_FP16}
 
 
-class TrainingEngine(NamedTuple):
+class TrainingEngine(Struct, frozen=True):
     """One row of `TRAINING`."""
 
     module: str  # imported when asked for, so that a question pays for one engine only
@@ -135,7 +137,7 @@ def engine_of(job: Job) -> TrainingEngine:
     return TRAINING[job.engine]
 
 
-class Trainer(NamedTuple):
+class Trainer(Struct, frozen=True):
     """What is true of one family of scripts."""
 
     oldest: Version

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast import estimate
@@ -25,7 +26,7 @@ from vramcast.estimate.variants import on_engine, options_between, rebatched, wi
 from vramcast.units import ceil_div
 
 
-class Need(NamedTuple):
+class Need(Struct, frozen=True):
     """What the rank that needs most needs, as the answer to its job says it [bytes]."""
 
     needed_bytes: int  # device bytes in its highest phase, allocator included: what must fit

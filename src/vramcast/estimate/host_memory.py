@@ -28,6 +28,8 @@ from functools import lru_cache
 from math import ceil
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.blocks.parameters.model import count_parameters, named_parameters
 from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.job import Job, Precision, Shards
@@ -70,7 +72,7 @@ FSDP: Final = ("fsdp1", "fsdp2")
 """Sharders whose offload takes weights, gradients and states together [fsdp]."""
 
 
-class Blocks(NamedTuple):
+class Blocks(Struct, frozen=True):
     """How an offloaded tensor lies in main memory."""
 
     pinned: bool = False  # page-locked: every block is a power of two [pin]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Phase, RankProgram
@@ -33,7 +35,7 @@ GIVES_BACK: Final = (
 """What to know of a plan that would need more than its card if the allocator kept all."""
 
 
-class RankNeed(NamedTuple):
+class RankNeed(Struct, frozen=True):
     """What a rank must have of its card, in short: what plans are compared by [bytes]."""
 
     needed_bytes: int  # device bytes of the highest phase

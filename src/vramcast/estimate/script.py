@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
+from msgspec import Struct
 from msgspec.msgpack import encode
 
 from vramcast.allocator.gaps import BODY_BITS, BODY_MASK, REPEAT, Gaps, Run, repeat
@@ -135,7 +136,7 @@ class Script(Generic[PhaseT]):
         self._add_peak(live, inner, heights)
 
 
-class _Height(NamedTuple):
+class _Height(Struct, frozen=True):
     """What a round of a body does to the sum of live bytes."""
 
     net: int

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from importlib import import_module
 from itertools import chain
 from math import floor
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import msgspec.structs
+from msgspec import Struct
 
 from vramcast import engines, estimate
 from vramcast.blocks.parameters.model import count_parameters
@@ -38,7 +39,7 @@ from vramcast.estimate.speed import timed
 from vramcast.units import ceil_div, format_bytes
 
 
-class Verdict(NamedTuple):
+class Verdict(Struct, frozen=True):
     """An answer in short: what a search compares."""
 
     fits: bool

@@ -51,7 +51,7 @@ class Timed(Struct, frozen=True):
     assumptions: tuple[str, ...]
 
 
-class Loaded(NamedTuple):
+class Loaded(Struct, frozen=True):
     """What a load meets."""
 
     spread: float  # share by which lengths of prompts and answers differ from their mean at most
@@ -201,7 +201,7 @@ def _intervals(job: ServeJob, machine: Machine, latency: Latency) -> dict[str, t
     }
 
 
-class Scheduler(NamedTuple):
+class Scheduler(Struct, frozen=True):
     """One scheduler of a plan: copies that share experts take their steps together, others are alone."""
 
     load: loop.Load

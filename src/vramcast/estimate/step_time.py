@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Peft, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
@@ -54,7 +56,7 @@ NOISE_S: Final = 1e-9
 """A part smaller than that is the rounding of a difference."""
 
 
-class Timed(NamedTuple):
+class Timed(Struct, frozen=True):
     """A step's time, or why there is none."""
 
     time: StepTime | None
@@ -71,7 +73,7 @@ class Timing(NamedTuple):
     layout: Layout
 
 
-class Stage(NamedTuple):
+class Stage(Struct, frozen=True):
     """One pipeline rank: its passes over one micro-batch and its weights. Numbers or arrays of them."""
 
     forward: Number
@@ -80,7 +82,7 @@ class Stage(NamedTuple):
     alike: int = 1  # equal stages
 
 
-class Exchange(NamedTuple):
+class Exchange(Struct, frozen=True):
     """What travels between ranks. Routes of dense weights, then of experts; numbers or arrays of them."""
 
     sent_s: Number  # one micro-batch to the next stage

@@ -7,8 +7,9 @@ A plan that does not fit is offered those that apply (`estimate.changes`); the t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
@@ -26,7 +27,7 @@ Apply = Callable[[Job], Job | None]
 """The job with something changed, or as it is where it is so already; None where it does not apply."""
 
 
-class Technique(NamedTuple):
+class Technique(Struct, frozen=True):
     """One row of the table."""
 
     name: str

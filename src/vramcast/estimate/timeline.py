@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast import allocator
 from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity, Run
@@ -26,7 +28,7 @@ MOST_KNOWN: Final = 1 << 14
 """Runs whose marks are kept, about 10 MB of them [count]."""
 
 
-class Simulated(NamedTuple):
+class Simulated(Struct, frozen=True):
     """High-water marks of one phase in the simulated allocator [bytes]."""
 
     allocated_bytes: int  # with rounding and the slack of large blocks

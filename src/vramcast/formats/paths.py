@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast import formats
 from vramcast.errors import InvalidSpec
 
@@ -26,7 +28,7 @@ class Invocation(NamedTuple):
 NOTHING_GIVEN: Final = Invocation()
 
 
-class Configs(NamedTuple):
+class Configs(Struct, frozen=True):
     """Files that a question starts from."""
 
     paths: tuple[str | Path, ...] = ()

@@ -14,7 +14,9 @@ down(act(gate(x)) * up(x))
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.program import Tensor
 from vramcast.operators import aten
@@ -22,7 +24,7 @@ from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import FP32, cast
 
 
-class Gate(NamedTuple):
+class Gate(Struct, frozen=True):
     """Shape of one gated activation: `gate` and `up` of E elements each, apart or as halves of one tensor."""
 
     elements: int  # E, of one half
@@ -35,7 +37,7 @@ class Gate(NamedTuple):
         return self.elements * self.itemsize
 
 
-class Pointwise(NamedTuple):
+class Pointwise(Struct, frozen=True):
     """An activation under construction, one operator of eager PyTorch at a time.
 
     Values are as wide as the widest operand. Under autocast some operators compute 16-bit values in fp32 [autocast],

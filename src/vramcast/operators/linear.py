@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.job import Precision
 from vramcast.domain.program import Category, Tensor
 from vramcast.errors import Note
@@ -48,7 +50,7 @@ NUMERICS: Final[dict[Precision, Numerics]] = {
 """Element sizes by recipe; the optimizer's copies are not activations and live with the states."""
 
 
-class Dense(NamedTuple):
+class Dense(Struct, frozen=True):
     """One linear layer's shape and whether it learns."""
 
     out_features: int

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
@@ -35,7 +37,7 @@ def _power_below(number: int) -> int:
     return 1 << max(number, 1).bit_length() - 1
 
 
-class LinearLoss(NamedTuple):
+class LinearLoss(Struct, frozen=True):
     """Shape of an output projection fused with its cross entropy."""
 
     tokens: int  # T

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.program import Category
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
@@ -264,7 +266,7 @@ def _oft_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeig
     return (AdapterWeight("weights", (_oft_elements(columns, adapter),), adapter.width),)
 
 
-class Method(NamedTuple):
+class Method(Struct, frozen=True):
     """A kind of correction: its forward and its weights."""
 
     forward: Callable[[Graph, Value, Value, Target, Adapter], Value]

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.program import Alloc, Free, Program, Tensor, live_at_end
 from vramcast.operators.graph import (
     Checkpoint,
@@ -46,7 +48,7 @@ class Lowered(NamedTuple):
         return tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
 
 
-class Caller(NamedTuple):
+class Caller(Struct, frozen=True):
     """What user code around a block keeps alive; the default is a model between its neighbours."""
 
     leaves: tuple[Value, ...] = ()  # inputs the user owns: never freed, their gradients go to `.grad` or to the user

@@ -22,12 +22,14 @@ channels.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.units import ceil_div
 
 
-class Storage(NamedTuple):
+class Storage(Struct, frozen=True):
     """How n weights are kept and unpacked. Byte counts are fractions of n: (numerator, denominator)."""
 
     parts: tuple[tuple[str, int, int], ...]  # name, bytes = n * numerator / denominator

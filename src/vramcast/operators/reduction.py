@@ -15,12 +15,14 @@ from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.units import ceil_div
 
 LARGEST_INDEX: Final = (1 << 31) - 1
 
 
-class Strided(NamedTuple):
+class Strided(Struct, frozen=True):
     """What of a tensor decides how it is walked over."""
 
     sizes: tuple[int, ...]
@@ -153,7 +155,7 @@ SEMAPHORE_BYTES: Final = 4
 FP32: Final = 4
 
 
-class Chip(NamedTuple):
+class Chip(Struct, frozen=True):
     """What of a GPU decides how reductions are split."""
 
     multiprocessors: int = 132
@@ -172,7 +174,7 @@ class Kernel(NamedTuple):
     accumulates_in_output: bool = True  # the accumulator converts to the output's type without loss
 
 
-class Global(NamedTuple):
+class Global(Struct, frozen=True):
     """Global memory of one launch."""
 
     buffer_bytes: int

@@ -19,6 +19,7 @@ from itertools import pairwise
 from math import prod
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
@@ -114,7 +115,7 @@ def _padded(shape: tuple[int, ...], ranks: int) -> int:
     return ceil_div(shape[0], ranks) * ranks * rest
 
 
-class Stage(NamedTuple):
+class Stage(Struct, frozen=True):
     """`repeats` equal pieces of a model, each with its units and its programs."""
 
     units: tuple[Unit, ...]

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 MOST_KNOWN: Final = 1024
 """Schedules that are kept: a search looks at each with many degrees of another kind [count]."""
 
@@ -22,7 +24,7 @@ class Slot(NamedTuple):
     chunk: int = 0
 
 
-class Slots(NamedTuple):
+class Slots(Struct, frozen=True):
     """Slots before, during and after the steady state; the steady part repeats `repeats` times.
 
     Where its length is no multiple of what repeats, the rest of the steady state is counted to the end.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.errors import InvalidSpec
 from vramcast.units import GB, GIB, KIB, MB, MIB
@@ -23,7 +25,7 @@ LARGEST: Final = 10**18
 """No amount a user can mean is larger."""
 
 
-class Money(NamedTuple):
+class Money(Struct, frozen=True):
     """An amount in one currency."""
 
     amount: float

@@ -7,7 +7,9 @@ The table of what can be asked of a serving plan: command line, job files and Py
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
+
+from msgspec import Struct
 
 from vramcast.domain.planning import Goal
 from vramcast.domain.post_training import Algorithm
@@ -136,7 +138,7 @@ NOT_ASKED: Final = ("calibration", "grad-accum", "recompute-layers", "recompute-
 """Options of `train` that a search sets itself, that are read in another way here, or that hold for one plan alone."""
 
 
-class Allowance(NamedTuple):
+class Allowance(Struct, frozen=True):
     """What forbidding or allowing a technique does to an axis of the space."""
 
     field: str  # of Space

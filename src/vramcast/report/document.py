@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from msgspec import NODEFAULT, to_builtins
+from msgspec import NODEFAULT, Struct, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as format_json
 from msgspec.structs import fields, replace
@@ -55,7 +55,7 @@ SCALARS: Final = frozenset({int, float, bool, str})
 """What stands in JSON as it is."""
 
 
-class Key(NamedTuple):
+class Key(Struct, frozen=True):
     """One key of a noun's JSON."""
 
     name: str

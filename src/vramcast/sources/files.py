@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.errors import SourceError
 
@@ -41,7 +43,7 @@ def encoding_of(sniffed: bytes, *, name: str) -> str:
     raise SourceError("{}: not a text file; give what the program printed", name)
 
 
-class Content(NamedTuple):
+class Content(Struct, frozen=True):
     """What goes into a file of a folder."""
 
     data: str | bytes

@@ -19,10 +19,12 @@ from collections.abc import Callable
 from pkgutil import get_data
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.errors import UnknownName
 
 
-class GgmlType(NamedTuple):
+class GgmlType(Struct, frozen=True):
     """How one type stores elements."""
 
     block: int  # elements of a block
@@ -113,7 +115,7 @@ class Where(NamedTuple):
 Rule = str | Callable[[Where], str]
 
 
-class Mix(NamedTuple):
+class Mix(Struct, frozen=True):
     """A mix: the type of most tensors, and who gets another one."""
 
     base: str

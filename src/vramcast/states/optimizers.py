@@ -32,6 +32,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.states.shapes import (
     Shape,
@@ -62,7 +64,7 @@ class StateTensor(NamedTuple):
     num_bytes: int
 
 
-class State(NamedTuple):
+class State(Struct, frozen=True):
     """How a kind of state follows from a weight: bytes of (shape, bytes of a weight's element, rank)."""
 
     name: str

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Parameter
@@ -30,7 +32,7 @@ from vramcast.units import ceil_div
 Shape = tuple[int, ...]
 
 
-class Side(NamedTuple):
+class Side(Struct, frozen=True):
     """Values stored beside the weights, one per tile of the matrix."""
 
     name: str
@@ -47,7 +49,7 @@ class Side(NamedTuple):
         return ceil_div(matrices * tiles * self.bits, 8)
 
 
-class Format(NamedTuple):
+class Format(Struct, frozen=True):
     """One way to store a matrix: elements per block, bytes per block, values beside it."""
 
     block_elements: int

@@ -30,12 +30,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import ceil, inf, sqrt
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 
-class Arrival(NamedTuple):
+class Arrival(Struct, frozen=True):
     """One request."""
 
     at_s: float
@@ -96,7 +96,7 @@ class Costs(Protocol):
         ...
 
 
-class Interval(NamedTuple):
+class Interval(Struct, frozen=True):
     """Steps in which nobody came or went."""
 
     end_s: float
@@ -109,7 +109,7 @@ class Interval(NamedTuple):
     tokens: int = 0  # of prompts
 
 
-class Decision(NamedTuple):
+class Decision(Struct, frozen=True):
     """What a step was made of."""
 
     decoding: tuple[int, ...]

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
+
 Number = Any
 """A float or an array of floats; mypy cannot say "both operands of the same kind" without a class for arrays."""
 
@@ -43,7 +45,7 @@ def of_largest(keys: Sequence[Number], values: Sequence[Number]) -> Number:
     return value
 
 
-class Pipeline(NamedTuple):
+class Pipeline(Struct, frozen=True):
     """Seconds of one micro-batch through the stages; with one stage all totals equal the slowest.
 
     forward, backward: of all stages together, one after the other
@@ -110,7 +112,7 @@ def overlapped(communication: Number, behind: Number, *, hidden: Number, loss: N
     return communication * (1 - hidden) + excess + loss * (communication * hidden - excess)
 
 
-class Transfers(NamedTuple):
+class Transfers(Struct, frozen=True):
     """Transfers of one micro-batch's or one step's gradients and weights among data-parallel ranks [s].
 
     reduce, gather: all gradients and all weights of a rank, on their own

@@ -44,14 +44,14 @@ WHOLE: Final = 1 << 24
 Point = tuple[float, ...]
 
 
-class Limits(NamedTuple):
+class Limits(Struct, frozen=True):
     """What a law divides by."""
 
     flops_per_s: float
     bytes_per_s: float
 
 
-class Amounts(NamedTuple):
+class Amounts(Struct, frozen=True):
     """What a kernel does."""
 
     flops: float

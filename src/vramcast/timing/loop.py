@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.timing.batching import Arrival, Batching, Costs, Limits, Pool
@@ -47,7 +48,7 @@ STRIDES: Final = (0.6180339887498949, 0.7548776662466927)
 """Of lengths of answers and prompts through their spread: golden ratios of one and two dimensions fill it evenly."""
 
 
-class Front(NamedTuple):
+class Front(Struct, frozen=True):
     """What a request waits for before the scheduler sees it [front], and its first token behind."""
 
     request_s: float = 0.0  # of each, one behind the other
@@ -75,7 +76,7 @@ class Load(NamedTuple):
         return prompt, answer if self.answer > 1 else 1
 
 
-class Latency(NamedTuple):
+class Latency(Struct, frozen=True):
     """What users wait for."""
 
     first_token_s: float

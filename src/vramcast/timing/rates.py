@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from vramcast.timing.work import Work
 from vramcast.units import ceil_div
 
 
-class Share(NamedTuple):
+class Share(Struct, frozen=True):
     """A measured share of a data sheet's figure."""
 
     value: float

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.failure import Statement
 from vramcast.domain.verdict import Fit
 from vramcast.units import format_bytes
@@ -31,7 +33,7 @@ WIDTHS: Final[dict[str, int]] = {
 Numbers = Mapping[str, int | float | str]
 
 
-class Figures(NamedTuple):
+class Figures(Struct, frozen=True):
     """Sizes of one statement [bytes]. None: the text does not say, and it does not follow."""
 
     tried: int | None = None  # the request that failed
@@ -183,7 +185,7 @@ class Facts(NamedTuple):
 NO_FACTS: Final = Facts()
 
 
-class Predicted(NamedTuple):
+class Predicted(Struct, frozen=True):
     """What `train` or `serve` says of the job, on its fullest card [bytes]."""
 
     verdict: Fit

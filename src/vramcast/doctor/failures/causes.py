@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from math import exp
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.doctor.failures.case import TABLES, TORCH, Case, percent, size
 from vramcast.doctor.failures.evidence import Holds, condition, table
@@ -12,7 +14,7 @@ from vramcast.domain.failure import Cause, Remark
 from vramcast.units import MIB
 
 
-class Rule(NamedTuple):
+class Rule(Struct, frozen=True):
     """A condition, the cause it speaks for and how strongly.
 
     Weights are log-odds: a cause with 2 more than another is e^2 = 7 times as likely.
@@ -45,7 +47,7 @@ MENTIONED: Final = 0.12
 """The second cause is named where it is at least this likely."""
 
 
-class Judged(NamedTuple):
+class Judged(Struct, frozen=True):
     """What the evidence comes to."""
 
     cause: Cause
@@ -55,7 +57,7 @@ class Judged(NamedTuple):
     likely: dict[Cause, float]  # all causes, adding up to 1
 
 
-class Detail(NamedTuple):
+class Detail(Struct, frozen=True):
     """A kind of a cause; the first row that holds names it."""
 
     cause: Cause

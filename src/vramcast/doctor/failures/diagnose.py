@@ -12,6 +12,7 @@ from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast import sources
@@ -59,7 +60,7 @@ class Given(NamedTuple):
 NOTHING_GIVEN: Final = Given()
 
 
-class Told(NamedTuple):
+class Told(Struct, frozen=True):
     """What a text tells."""
 
     statements: tuple[Statement, ...] = ()  # in order

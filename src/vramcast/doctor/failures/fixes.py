@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.doctor.failures.case import Case
 from vramcast.doctor.failures.causes import Judged
@@ -207,7 +209,7 @@ ENOUGH: Final[dict[str, Callable[[Case], bool | None]]] = {
 
 
 
-class Remedy(NamedTuple):
+class Remedy(Struct, frozen=True):
     """Something to change, for which causes, and what it brings: names in the tables above."""
 
     key: str  # of the sentence

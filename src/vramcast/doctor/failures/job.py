@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from vramcast import engines, estimate, search
 from vramcast.blocks.parameters.layer import layer_parameters
@@ -30,7 +32,7 @@ Fires: TypeAlias = Callable[[Facts, Job | None], bool]
 Computes: TypeAlias = Callable[[Job], dict[str, str] | None]
 
 
-class Check(NamedTuple):
+class Check(Struct, frozen=True):
     """Something to look at: when the text or the job gives reason to, and its figures for a job."""
 
     key: str
@@ -156,7 +158,7 @@ AS_PREDICTED: Final = 0.15
 """Within this share of the prediction live memory is what the job needs: intervals of 90 % are about as wide."""
 
 
-class Computed(NamedTuple):
+class Computed(Struct, frozen=True):
     """What the job comes to."""
 
     predicted: Predicted

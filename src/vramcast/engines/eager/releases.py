@@ -18,8 +18,9 @@ engines settle themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
@@ -140,7 +141,7 @@ ZERO_OPTIONS: Final = (
 )
 
 
-class Software(NamedTuple):
+class Software(Struct, frozen=True):
     """What a job runs on."""
 
     torch: Version
@@ -185,7 +186,7 @@ def optimizer_kernel(job: Job) -> Literal["foreach", "fused", "loop"]:
     return "fused" if found.transformers >= since and found.torch >= torch else "foreach"
 
 
-class CausalLoss(NamedTuple):
+class CausalLoss(Struct, frozen=True):
     """How model code comes from logits to their loss."""
 
     returns_fp32: bool  # forward makes the logits fp32 and forgets the narrow ones

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.blocks.lengths import check_images, known_positions, reads_images
 from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE, MultiLatentAttention
@@ -46,7 +48,7 @@ def refuse_other_caches(job: ServeJob) -> None:
         )
 
 
-class Known(NamedTuple):
+class Known(Struct, frozen=True):
     """An engine option: what its value may be, and what a network must have for it to say anything."""
 
     kind: type[Value]

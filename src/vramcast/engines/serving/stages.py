@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.allocator import Allocator
 from vramcast.domain.device import Gpu
@@ -21,7 +23,7 @@ from vramcast.errors import InvalidSpec, Note
 from vramcast.units import ceil_div
 
 
-class Stage(NamedTuple):
+class Stage(Struct, frozen=True):
     """Layers [start, stop) of the main stack; the first stage holds the embedding and towers, the last the head."""
 
     start: int

@@ -31,7 +31,9 @@ quantizer_mxfp4.py `validate_environment` at 4.57: older cards are refused or re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.serving import Version
 
@@ -44,7 +46,7 @@ OLDER_AMD: Final = ("gfx906", "gfx908", "gfx1030", "gfx1031", "gfx1032", "gfx103
 """Those that llama.cpp has kernels for beside them [ggml/src/ggml-cuda/common.cuh GGML_CUDA_CC_*]."""
 
 
-class Beyond(NamedTuple):
+class Beyond(Struct, frozen=True):
     """What an engine does with sequences longer than the network was trained with."""
 
     said: str
@@ -52,7 +54,7 @@ class Beyond(NamedTuple):
     since: Version = ALWAYS  # older versions only warn
 
 
-class Blocks(NamedTuple):
+class Blocks(Struct, frozen=True):
     """Sizes that a block of the cache can have since a version [tokens]."""
 
     since: Version
@@ -60,14 +62,14 @@ class Blocks(NamedTuple):
     wanted: str
 
 
-class Releases(NamedTuple):
+class Releases(Struct, frozen=True):
     """Releases from one on, up to another that is not among them."""
 
     since: Version
     until: Version = (1 << 16,)
 
 
-class Support(NamedTuple):
+class Support(Struct, frozen=True):
     """Cards that one range of versions of an engine runs on."""
 
     since: Version
@@ -81,7 +83,7 @@ OldestSm = tuple[tuple[Version, Mapping[str, int]], ...]
 """Since a version, newest first: beginning of a format's name -> oldest compute capability x 10 with a kernel."""
 
 
-class ServingEngine(NamedTuple):
+class ServingEngine(Struct, frozen=True):
     """One row of `SERVING`. Where versions differ, the newest stands first."""
 
     module: str  # imported when asked for

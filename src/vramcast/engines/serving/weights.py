@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import named_parameters
@@ -30,7 +31,7 @@ BLOCK = 32
 """Numbers that share a scale of one byte."""
 
 
-class Packing(NamedTuple):
+class Packing(Struct, frozen=True):
     """One layout of the experts' two matrices: gate and up together, and down."""
 
     name: str
@@ -96,7 +97,7 @@ SEGMENT: Final = 2 * MIB
 KEPT_REMAINDER: Final = MIB
 
 
-class Formats(NamedTuple):
+class Formats(Struct, frozen=True):
     """How a checkpoint's weights are stored on the card."""
 
     quantised: str  # of what quantisers convert

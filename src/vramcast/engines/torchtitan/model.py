@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast import operators
 from vramcast.blocks import parts
@@ -34,7 +36,7 @@ HELD: Final = {"model_fp32": "logits.fp32", "model_fp32_shifted": "logits.shifte
 """Which logits the trainer's variable holds, where they are not the head's output."""
 
 
-class Choices(NamedTuple):
+class Choices(Struct, frozen=True):
     """How the pieces are run."""
 
     recompute: Recompute = Recompute.SELECTIVE

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
@@ -36,7 +38,7 @@ class Sharing(NamedTuple):
     whole_experts: bool = False  # experts that no two ranks share stand outside FSDP
 
 
-class Span(NamedTuple):
+class Span(Struct, frozen=True):
     """What one pipeline chunk owns."""
 
     runs: tuple[tuple[int, Layer], ...]

@@ -12,6 +12,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase, RankProgram
@@ -236,7 +238,7 @@ def _pipeline_ranks(setting: Setting, stages: Mapping[int, tuple[Span, ...]]) ->
         )
 
 
-class PipelineStage(NamedTuple):
+class PipelineStage(Struct, frozen=True):
     """What a stage repeats for every micro-batch, and what it does once a step. Lists have an entry for each chunk."""
 
     gathered: Program

@@ -8,7 +8,9 @@ Code that a checkpoint brings itself ("remote") does not change with the release
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import AttentionKernel
@@ -32,7 +34,7 @@ CONTEMPORARY: Final[tuple[tuple[Version, Version, Version], ...]] = (
 no torch after 2.6."""
 
 
-class Behaviour(NamedTuple):
+class Behaviour(Struct, frozen=True):
     """One family's code in one release."""
 
     last_logits: bool  # generate asks for the last position's logits only

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.domain.job import Phase, RankProgram
@@ -153,7 +154,7 @@ SLOTS_COUNTED_SINCE: Final = (0, 8)
 """Before, the V0 engine made slots for adapters after it had measured its weights [vllm/worker/model_runner.py]."""
 
 
-class _Worker(NamedTuple):
+class _Worker(Struct, frozen=True):
     """What one pipeline stage's workers find when they start."""
 
     stage: Stage

@@ -113,7 +113,7 @@ DELTA_WIDTH: Final = 4
 FP8: Final = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
-class Kind(NamedTuple):
+class Kind(Struct, frozen=True):
     """Layers with one kind of cache."""
 
     kind: str
@@ -123,14 +123,14 @@ class Kind(NamedTuple):
     latent: bool = False
 
 
-class Grouping(NamedTuple):
+class Grouping(Struct, frozen=True):
     """The groups of a network, and the bytes of one block over a group on each pipeline stage."""
 
     groups: tuple[LayerGroup, ...]
     block_bytes: tuple[int, ...]
 
 
-class CacheSpec(NamedTuple):
+class CacheSpec(Struct, frozen=True):
     """What decides the layout beside the layers."""
 
     tp: int
@@ -298,7 +298,7 @@ STATE_BLOCKS: Final = {4: 4, 128: 8}
 FP32: Final = 4
 
 
-class Rates(NamedTuple):
+class Rates(Struct, frozen=True):
     """How one layer shortens its cache."""
 
     compression: int  # tokens of one entry; 0: none is kept

@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.blocks.lengths import image_positions
 from vramcast.domain.model import MLP, Attention, Model, Stack
 from vramcast.domain.program import Category, Tensor
@@ -39,7 +41,7 @@ RUNNER: Final = "vllm-project/vllm vllm/v1/worker/gpu_model_runner.py `profile_r
 FP32: Final = 4
 
 
-class LargestImage(NamedTuple):
+class LargestImage(Struct, frozen=True):
     """What a family's processor makes of the largest image it takes."""
 
     patches: int  # that the encoder reads
@@ -83,7 +85,7 @@ TILES: Final = {
 """Family -> tiles of its largest image, each as large as its encoder's table of positions."""
 
 
-class Video(NamedTuple):
+class Video(Struct, frozen=True):
     """The longest video that the context holds."""
 
     step: int  # tokens of a frame, or of the frames that are read together

@@ -16,7 +16,9 @@ for the networks whose class lists them as `embedding_modules`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MoE
@@ -30,7 +32,7 @@ from vramcast.errors import Note
 from vramcast.units import GIB, MIB, ceil_div
 
 
-class Graphs(NamedTuple):
+class Graphs(Struct, frozen=True):
     """Captured graphs of all batch sizes: so much, and more for layers, their widths and for experts [MiB]."""
 
     since: Version
@@ -149,7 +151,7 @@ def _captured(row: Graphs, model: Model, stage: Stage, *, sizes: int, plan: Serv
 WORKER: Final = "vllm-project/vllm vllm/v1/worker/gpu_worker.py"
 
 
-class Alone(NamedTuple):
+class Alone(Struct, frozen=True):
     """Memory outside PyTorch's allocator of one rank that talks to no other: kernels' modules, handles [GiB]."""
 
     since: Version
@@ -166,7 +168,7 @@ ALONE: Final[tuple[Alone, ...]] = (
 )
 
 
-class Linked(NamedTuple):
+class Linked(Struct, frozen=True):
     """The same with ranks that share layers, or hand them on [GiB]."""
 
     since: Version

@@ -25,7 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.domain.model import MLP, Model, MoE
@@ -215,7 +217,7 @@ def _handed_on(model: Model, settings: Settings) -> Iterator[Tensor]:
     yield step_tensor("sent to the next stage", size)
 
 
-class Rows(NamedTuple):
+class Rows(Struct, frozen=True):
     """How many rows the experts of a rank are given."""
 
     tokens: int

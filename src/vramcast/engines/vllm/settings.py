@@ -13,7 +13,9 @@ vllm/third_party/triton_kernels). Its layout keeps the scales it was made of up 
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.device import Gpu
@@ -28,7 +30,7 @@ from vramcast.timing.work import VLLM_AHEAD_SINCE
 from vramcast.units import GIB
 
 
-class Options(NamedTuple):
+class Options(Struct, frozen=True):
     """Options beside the plan's; None leaves the choice to the version."""
 
     v1: bool | None = None  # VLLM_USE_V1: which of the two engines, 0.7 to 0.10
@@ -86,7 +88,7 @@ V0_ONLY: Final = frozenset({"mllama"})
 """Families that only the V0 engine has, `SupportsV0Only` [vllm/model_executor/models/mllama.py]."""
 
 
-class Batch(NamedTuple):
+class Batch(Struct, frozen=True):
     """Default batch of a class of cards."""
 
     sequences: int
@@ -138,7 +140,7 @@ TORCH_SINCE: Final[tuple[tuple[Version, Version], ...]] = (
 """Version -> the torch that its wheels require, from that version on at least [metadata of the wheels]."""
 
 
-class Settings(NamedTuple):
+class Settings(Struct, frozen=True):
     """One deployment's settings, every default filled in."""
 
     version: Version

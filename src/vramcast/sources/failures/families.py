@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.sources.failures.tables import TABLES
 from vramcast.sources.failures.text import Run
 from vramcast.sources.failures.wording import Family, Match, Numbers, Table, Wording, match_at, table
@@ -143,7 +145,7 @@ NO_WORDS: Final = re.compile(r"\\.|\(\?P<\w+>|<[a-z_:]+>|\[[^\]]*\]")
 """Of a pattern: escapes, names of groups and figures, sets of characters."""
 
 
-class Known(NamedTuple):
+class Known(Struct, frozen=True):
     """A wording or a table, and whose it is."""
 
     family: str

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.sources.failures.wording import table
 
 BLOCK: Final = 256 << 10
@@ -196,7 +198,7 @@ def _stripped(piece: str) -> str:
 VERSION: Final = r"[0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,6})?(?:[.+-]?[0-9A-Za-z.+]{1,40})?"
 
 
-class Said(NamedTuple):
+class Said(Struct, frozen=True):
     """A fact that stands anywhere: plain words, and a pattern that begins with them; its group is the value."""
 
     words: str
@@ -248,7 +250,7 @@ WINDOW: Final = 16 << 10
 """How far before a statement its traceback and progress are looked for [characters]."""
 
 
-class Stated(NamedTuple):
+class Stated(Struct, frozen=True):
     """A fact at a place of a run."""
 
     name: str

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.units import GIB, KIB, MIB
 
@@ -24,7 +26,7 @@ MOST_BYTES: Final = 1 << 80
 """Beyond what any library's 64 bits can print, even wrapped around and scaled [bytes]."""
 
 
-class Figure(NamedTuple):
+class Figure(Struct, frozen=True):
     """What one number of a statement is."""
 
     unit: str  # "bytes", "count", "ratio", "index" or "text"
@@ -131,7 +133,7 @@ LONGEST_HEAD: Final = 2_048
 """What the first pattern sees of a text [characters]."""
 
 
-class Wording(NamedTuple):
+class Wording(Struct, frozen=True):
     """One way to say that something failed."""
 
     name: str
@@ -148,7 +150,7 @@ class Wording(NamedTuple):
     versions: str = ""
 
 
-class Match(NamedTuple):
+class Match(Struct, frozen=True):
     """A wording found in a text."""
 
     name: str
@@ -161,7 +163,7 @@ Reader = Callable[[str, int, int], Iterator[Match]]
 """Reads a table between two places of a text, one match a device."""
 
 
-class Table(NamedTuple):
+class Table(Struct, frozen=True):
     """A table of figures: what it begins with, and who reads it."""
 
     names: tuple[str, ...]  # of the wordings its reader gives
@@ -170,7 +172,7 @@ class Table(NamedTuple):
     reach: int = 30_000
 
 
-class Family(NamedTuple):
+class Family(Struct, frozen=True):
     """All wordings of one library."""
 
     title: str

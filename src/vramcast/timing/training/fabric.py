@@ -19,6 +19,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.device import ONE_HOP, UNBOUNDED, Cluster, used_share
 from vramcast.errors import Note
 from vramcast.timing.links import assumed_links, pcie_bytes_per_s, pcie_name
@@ -66,7 +68,7 @@ class Route(NamedTuple):
 NOTHING: Final = Route(0.0, 0.0)
 
 
-class Fabric(NamedTuple):
+class Fabric(Struct, frozen=True):
     """The links of a cluster, one direction, achieved [bytes/s]."""
 
     node_cards: int  # of one machine, or of a rack where switches join machines

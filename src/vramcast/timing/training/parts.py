@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.timing.training.fabric import Fabric
 from vramcast.timing.training.rates import Rates
 
@@ -60,7 +62,7 @@ class Parts(NamedTuple):
         )
 
 
-class Passes(NamedTuple):
+class Passes(Struct, frozen=True):
     """One piece of the network, forward and backward. `backward` holds what is recomputed in it."""
 
     forward: Parts
@@ -141,7 +143,7 @@ def part_of(path: str) -> str:
     return "channel" if path.startswith(("mlp", "moe", "channel")) else "mixer"
 
 
-class Style(NamedTuple):
+class Style(Struct, frozen=True):
     """How an engine runs the network."""
 
     fused: bool = True  # norms, gates and rotary embedding are one kernel each
@@ -162,7 +164,7 @@ class Style(NamedTuple):
     trains: bool = True  # False: the head's weights are frozen
 
 
-class Machine(NamedTuple):
+class Machine(Struct, frozen=True):
     """A card, its links and how the engine uses them."""
 
     rates: Rates

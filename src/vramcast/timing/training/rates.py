@@ -10,7 +10,9 @@ and 44 attention calls; least squares, median miss 5 and 1.5 %.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
@@ -73,7 +75,7 @@ MOST_KNOWN: Final = 512
 """Cards and recipes whose rates are kept [count]."""
 
 
-class Rates(NamedTuple):
+class Rates(Struct, frozen=True):
     """What one card sustains."""
 
     products: float  # linear layers [flop/s]

@@ -18,6 +18,8 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.device import Cluster
 from vramcast.timing.links import pcie_bytes_per_s
 from vramcast.timing.rates import PCIE_SHARE
@@ -90,7 +92,7 @@ STATE_BYTES: Final = 12.0
 """Of a weight's fp32 copy and moments on disk."""
 
 
-class Host(NamedTuple):
+class Host(Struct, frozen=True):
     """One card's part of its machine [bytes/s]."""
 
     pcie: float

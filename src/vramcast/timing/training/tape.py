@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
@@ -34,7 +36,7 @@ ALIGNED: Final = 16
 """Features that 8-bit products need a multiple of; other linears stay as they are."""
 
 
-class Cast(NamedTuple):
+class Cast(Struct, frozen=True):
     """Bytes of one element of each tensor of a product, and kernels."""
 
     largest: float  # where a kernel of its own looks for the largest value
