@@ -66,7 +66,7 @@ def question_of(options: Mapping[str, Any], file: str | Path | None, asks: str) 
     Args:
         options: as given by name
         file: a job file
-        asks: a command of `question.commands`; of a search files of other tools say what is trained or served
+        asks: a command of `question.option`; of a search files of other tools say what is trained or served
     """
     table, command = table_of(asks), asks.removeprefix("plan ")
     merged: dict[str, Any] = {}

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from vramcast.domain.packing import PackedCard, Packing
 from vramcast.report.columns import table_lines
+from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Words
-from vramcast.report.plain import SCHEMA, as_text, plain
 from vramcast.report.text import likely
 from vramcast.units import format_bytes
 

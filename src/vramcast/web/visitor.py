@@ -64,7 +64,7 @@ def options_of(fields: Mapping[str, Any], command: str) -> dict[str, Any]:
 
     Args:
         fields: as the visitor sent them
-        command: of `question.commands`
+        command: of `question.option`
 
     Raises: InvalidSpec or UnknownName of one sentence
     """
