@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from vramcast import api
-from vramcast.api.jobs import by_option, paths
+from vramcast import api, doctor, question
+from vramcast.api.jobs import by_option, paths, question_of
 from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
-from vramcast.errors import UnknownName
+from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.report.shown import (
     ShownAnswer,
     ShownDiagnosis,
@@ -23,6 +23,9 @@ from vramcast.report.shown import (
     ShownPostTrainingAnswer,
     ShownServeAnswer,
 )
+
+if TYPE_CHECKING:
+    from vramcast.domain.failure import Reconciliation
 
 
 def train(
@@ -144,3 +147,32 @@ def diagnose(
     """
     found = api.diagnosis_of(text_or_path, job_file=file, snapshot=snapshot, every_check=checks)
     return ShownDiagnosis(**asdict(found))
+
+
+def reconcile(
+    log: str | Path, model: str | None = None, *, gpus: str | None = None, file: str | Path | None = None,
+    save_calibration: str | Path | None = None, **options: Any,
+) -> Reconciliation:
+    """A start-up log of a server held against its prediction.
+
+    Args:
+        log: what vLLM, SGLang, TensorRT-LLM or llama.cpp printed
+        model: where the log does not name it, or wrongly
+        gpus: where the log does not name the cards
+        file: a job file; arguments given here win over it, and it over the log
+        save_calibration: where to write what `serve(calibration=...)` reads
+        options: those of `vramcast serve --help`, with underscores
+
+    Returns: entries measured and predicted, the one that explains most, and the answer
+    Raises: VramcastError of one sentence when the log cannot be read or the question not be answered
+    """
+    given = {"model": model, "gpus": gpus} | by_option(options)
+    merged = question_of(given, file, "serve").options
+    if save_calibration is not None and "calibration" in merged:
+        raise InvalidSpec("--save-calibration compares with the plain prediction; leave out --calibration")
+    found = doctor.compare.reconcile(Path(log), merged)
+    if save_calibration is not None:
+        if found.calibration is None:
+            raise InvalidSpec("{} measures nothing that a calibration could correct; save none", Path(log).name)
+        question.files.write_calibration(Path(save_calibration), found.calibration)
+    return found
