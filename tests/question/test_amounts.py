@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import InvalidSpec
-from vramcast.question.amounts import parse_hours, parse_money, parse_share
+from vramcast.question.amounts import Money, parse_hours, parse_money, parse_share
 
 PARSERS = (parse_money, parse_hours, parse_share)
 
 
 @given(amount=st.integers(1, 10**9), currency=st.sampled_from(("usd", "CNY", "Eur")), space=st.sampled_from(("", " ")))
 def test_money_is_read_as_it_is_written(amount: int, currency: str, space: str) -> None:
-    assert parse_money("budget", f"{amount}{space}{currency}") == (float(amount), currency.upper())
+    assert parse_money("budget", f"{amount}{space}{currency}") == Money(float(amount), currency.upper())
 
 
 @given(days=st.integers(1, 10**5))

@@ -1,6 +1,7 @@
 """Groups of layers and their blocks against what vLLM's rules and logs say."""
 
 import pytest
+from msgspec.structs import replace
 
 from vramcast.api import serve_job_of
 from vramcast.domain.model import Attention, LinearAttention, Mixer, MultiLatentAttention
@@ -16,7 +17,7 @@ STATE = LinearAttention(num_k_heads=16, num_v_heads=48, k_head_dim=128, v_head_d
 
 
 def layout(*stages: list[Mixer], **changes: object):
-    found = grouped(stages, SPEC._replace(**changes))
+    found = grouped(stages, replace(SPEC, **changes))
     assert found is not None
     return found
 
@@ -67,7 +68,7 @@ def test_sparse_latent_attention_has_an_fp8_row_of_its_own(
         num_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_dim=128, qk_rope_dim=64, v_head_dim=128,
         indexer_heads=64, indexer_dim=128,
     )
-    kind = kind_of(sparse, SPEC._replace(version=version, kv_dtype=dtype, auto_dtype=auto))
+    kind = kind_of(sparse, replace(SPEC, version=version, kv_dtype=dtype, auto_dtype=auto))
     assert kind is not None
     assert kind.token_bytes == row + 132  # the index key in fp8 with its scale
 
