@@ -7,8 +7,8 @@ from typing import Final
 
 from vramcast.domain.varied import Axis, Piece, Term, VariedAnswer, VariedPoint
 from vramcast.report.columns import table_lines
+from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Shown, Words
-from vramcast.report.plain import SCHEMA, as_text, plain
 from vramcast.units import GIB, KIB, MIB, format_bytes
 
 SHADES: Final = " ░▒▓█"
