@@ -26,8 +26,7 @@ from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import VramcastError
 from vramcast.estimate.speed import timed
 from vramcast.question.serving import parse_engine
-from vramcast.states.cache import token_bytes
-from vramcast.states.storage import format_for, format_of
+from vramcast.states.storage import format_for, format_of, token_bytes
 from vramcast.units import GIB
 
 PUBLISHED: Final = Path(__file__).resolve().parents[1] / "truth" / "speeds.csv"

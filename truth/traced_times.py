@@ -44,7 +44,7 @@ def predicted(row: dict[str, Any]) -> float:
     import torch
 
     from vramcast.catalogue.gpus import load_gpu
-    from vramcast.timing.operations import OPTIMIZER, step_of
+    from vramcast.timing.roofline import OPTIMIZER, step_of
     from vramcast.tracing.session import Session
 
     session = Session(load_gpu(CARD))

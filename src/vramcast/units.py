@@ -10,6 +10,12 @@ GIB: Final = 1 << 30
 MB: Final = 10**6
 GB: Final = 10**9
 
+FP64: Final = 8
+INT64: Final = 8
+FP32: Final = 4
+HALF: Final = 2
+"""Of one element; both types of 16 bits are half of fp32 [bytes]."""
+
 DTYPE_BITS: Final[dict[str, int]] = {
     "fp64": 64,
     "fp32": 32,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.cli.asking import vramcast
 from vramcast import api
 from vramcast.estimate.post_training import answer
-from vramcast.search.post_training_plans import placements
+from vramcast.search.post_training import placements
 
 ASKED = ("rl", "qwen2.5-1.5b", "--gpus", "8xh100-sxm-80gb", "--samples", "4", "--reference")
 

@@ -1,6 +1,6 @@
 """Schedules hold as many micro-batches as their papers say."""
 
-from vramcast.parallel.pipeline import gpipe, in_flight, interleaved
+from vramcast.parallel.layout import gpipe, in_flight, interleaved
 
 
 def test_gpipe_holds_every_micro_batch() -> None:

@@ -17,7 +17,7 @@ from vramcast.engines.training import TRAINING as ENGINES
 from vramcast.engines.transformers.settings import OPTIONS as TRANSFORMERS
 from vramcast.engines.vllm.settings import KNOWN as VLLM
 from vramcast.errors import VramcastError
-from vramcast.estimate.engine_options import check_options, options_of
+from vramcast.estimate.checks import check_options, options_of
 from vramcast.estimate.training import answer
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.tables import PLAN_OPTIONS, POST_TRAINING_OPTIONS, SERVE_OPTIONS

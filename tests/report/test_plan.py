@@ -16,10 +16,9 @@ from vramcast.report.chinese import technique_texts, terms
 from vramcast.report.messages import Words
 from vramcast.report.plan import render
 from vramcast.report.plan_document import plan_document, to_json
-from vramcast.search.decisions import decisions
 from vramcast.search.serving_plans import RESPECTS as SERVING
-from vramcast.search.techniques import techniques
-from vramcast.search.training.labels import RESPECTS as TRAINING
+from vramcast.search.techniques import decisions, techniques
+from vramcast.search.training.limits import RESPECTS as TRAINING
 
 OPTIONS = {"model": "llama-3.2-1b", "gpus": "8xh100-sxm-80gb", "engine": "megatron", "seq-len": 2048}
 

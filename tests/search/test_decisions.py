@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.search._options import job
 from vramcast.domain.verdict import Fit
 from vramcast.report.chinese import terms
-from vramcast.search.decisions import COPY, NOT_STATES, ONLY_ONE, SEVERAL, SHARD, TAKE, USE_MORE, decisions
+from vramcast.search.techniques import COPY, NOT_STATES, ONLY_ONE, SEVERAL, SHARD, TAKE, USE_MORE, decisions
 
 
 def test_the_size_question_compares_sixteen_bytes_a_parameter_with_a_card() -> None:

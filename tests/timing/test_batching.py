@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.timing.batching import Arrival, Batching, Limits, Pool, routed
+from vramcast.timing.batching import Arrival, Batching, Limits, Pool
+from vramcast.timing.loop import routed
 
 
 class Linear:

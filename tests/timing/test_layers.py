@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vramcast.catalogue.models import load_model
 from vramcast.domain.model import Attention, Model
-from vramcast.states.cache import token_bytes
+from vramcast.states.storage import token_bytes
 from vramcast.timing.forward import forward_work
 from vramcast.timing.work import Execution, Placement, Setting, Step
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.device import Cluster, Gpu
-from vramcast.timing.links import assumed_links, links_of
+from vramcast.timing.rates import assumed_links, links_of
 from vramcast.timing.training.fabric import Fabric, fabric_of
 
 LINKED = [name for name in gpu_names() if load_gpu(name).link_bytes_per_s]

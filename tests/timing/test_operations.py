@@ -3,8 +3,8 @@
 import pytest
 
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.timing.operations import Operation, step_of
-from vramcast.timing.training.rates import KERNEL_S, LAUNCH_S
+from vramcast.timing.roofline import Operation, step_of
+from vramcast.timing.training.parts import KERNEL_S, LAUNCH_S
 
 CARD = load_gpu("a100-sxm4-80gb")
 LAUNCH = LAUNCH_S["Ampere"]

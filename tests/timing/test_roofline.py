@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.timing.links import collective_s, links_of
+from vramcast.timing.rates import collective_s, links_of
 
 H100 = load_gpu("h100-sxm-80gb")
 

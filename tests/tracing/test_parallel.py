@@ -3,7 +3,7 @@
 import pytest
 
 from vramcast.domain.program import Category
-from vramcast.estimate.outside import communicator_bytes
+from vramcast.estimate.ranks import communicator_bytes
 from vramcast.question.tracing import build_trace
 from vramcast.tracing.run import trace_job
 

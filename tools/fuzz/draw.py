@@ -26,7 +26,7 @@ from vramcast.domain.version import Version, version_text
 from vramcast.engines.serving.requests import Known
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
-from vramcast.estimate.engine_options import options_of
+from vramcast.estimate.checks import options_of
 from vramcast.formats.registry import READERS
 from vramcast.question.option import Kind, Option, table_of
 from vramcast.question.tables import TECHNIQUES as ALLOWED

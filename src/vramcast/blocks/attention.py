@@ -11,7 +11,7 @@ transformers models/deepseek_v3/modeling_deepseek_v3.py `DeepseekV3Attention.for
 from __future__ import annotations
 
 from vramcast.blocks import parts
-from vramcast.blocks.projection import adapter_of, project
+from vramcast.blocks.parts import adapter_of, project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, share
 from vramcast.domain.model import Attention, MultiLatentAttention, Norm

@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.blocks import parts
-from vramcast.blocks.projection import project
+from vramcast.blocks.parts import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import MLP, Head, Model, Norm
 from vramcast.domain.program import Category, Tensor
 from vramcast.errors import Note
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import FP32, cast
+from vramcast.operators.linear import cast
 from vramcast.operators.linear_loss import LinearLoss, linear_cross_entropy
 from vramcast.operators.loss import Vocabulary, cross_entropy
-from vramcast.units import ceil_div
+from vramcast.units import FP32, ceil_div
 
 EMBEDDING_SOURCE: Final = "transformers models/*/modeling_*.py; pytorch aten/src/ATen/native/cuda/Embedding.cu"
 HEAD_SOURCE: Final = "transformers loss/loss_utils.py ForCausalLMLoss; pytorch torch/nn/functional.py cross_entropy"

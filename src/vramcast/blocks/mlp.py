@@ -24,15 +24,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from vramcast.blocks import parts
-from vramcast.blocks.projection import EXPERTS, adapter_of, project
+from vramcast.blocks.parts import EXPERTS, adapter_of, project
 from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP, MoE
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
-from vramcast.operators.linear import FP32, cast
-from vramcast.units import ceil_div
+from vramcast.operators.linear import cast
+from vramcast.units import FP32, INT64, ceil_div
 
 
 def mlp_block(
@@ -95,9 +95,6 @@ def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str
     product = parts.product(graph, f"{owner}.product", activated, up)
     graph.hold(gate, up)
     return product
-
-
-INT64 = 8
 
 
 def is_router(operator: Operator) -> bool:

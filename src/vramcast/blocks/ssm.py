@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vramcast.blocks.parameters.targets import parts_of
-from vramcast.blocks.projection import adapter_of, project
+from vramcast.blocks.parts import adapter_of, project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import LinearAttention, Mamba

@@ -18,9 +18,9 @@ from vramcast.domain.model import Norm, Stack, VisionEmbedding
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, cast, linear
+from vramcast.units import FP32
 
 SOURCE: Final = "transformers models/*/modeling_*.py"
-FP32: Final = 4
 BEHIND: Final = ("projector", "projection", "deepstack", "resampler", "logit_", "image_newline")
 """How the paths of weights begin that stand between a tower and what reads it."""
 

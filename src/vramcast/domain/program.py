@@ -101,6 +101,11 @@ Node = Alloc | Free | Loop
 Program = tuple[Node, ...]
 
 
+def transient(*tensors: Tensor) -> Program:
+    """Tensors that live together and die together."""
+    return (*map(Alloc, tensors), *map(Free, tensors))
+
+
 class Extent(NamedTuple):
     """What a piece of program does to the sum of live bytes: the change, and the highest point on the way."""
 

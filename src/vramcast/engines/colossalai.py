@@ -23,13 +23,11 @@ from vramcast.operators.linear import Numerics
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import optimizer
 from vramcast.states.steps import Weight, weight_program
-from vramcast.units import ceil_div
+from vramcast.units import FP32, HALF, ceil_div
 
 BUCKET: Final = 12 * 1024 * 1024
 """`reduce_bucket_size_in_m` of LowLevelZeroPlugin [elements]."""
 
-FP32: Final = 4
-HALF: Final = 2
 
 class Trainer(NamedTuple):
     """What a ColossalChat trainer runs and holds per micro-batch."""

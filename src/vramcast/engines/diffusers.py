@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.diffusion import text
-from vramcast.blocks.diffusion.common import Step
-from vramcast.blocks.diffusion.networks import buffer_elements, count_elements, network_of, weights_of
+from vramcast.blocks.diffusion.common import Step, buffer_elements, count_elements, network_of, weights_of
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, Model, Parameter

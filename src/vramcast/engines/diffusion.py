@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.diffusion import text
 from vramcast.blocks.diffusion.autoencoder_kl import encode
-from vramcast.blocks.diffusion.common import Step
-from vramcast.blocks.diffusion.networks import adapted, adapts, network_of, weights_of
+from vramcast.blocks.diffusion.common import Step, adapted, adapts, network_of, weights_of
 from vramcast.blocks.diffusion.unet import control, control_parameters
 from vramcast.blocks.diffusion.unet import forward as unet_forward
 from vramcast.domain.cublas import blas_workspace, workspace_bytes
@@ -38,11 +37,10 @@ from vramcast.engines.serving.weights import Formats, loaded
 from vramcast.engines.training import DIFFUSION
 from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.autograd import Learning, Training
-from vramcast.operators.eager import FP32, Array, Tape
+from vramcast.operators.eager import Array, Tape
 from vramcast.states.optimizers import optimizer
 from vramcast.states.steps import Weight, state_program, step_program, weight_program, weight_tensor
-
-HALF: Final = 2
+from vramcast.units import FP32, HALF
 
 Held = tuple[Tensor, int]
 """Equal weights, and how many there are."""
@@ -113,11 +111,11 @@ class _Run:
         self.pipeline = job.pipeline
         self.denoiser = job.pipeline.denoisers[0]
         assert not isinstance(self.denoiser.network, Model)
+        self.network = self.denoiser.network
         self.trainer = DIFFUSION[job.engine]
         self.rule = optimizer(job.plan.optimizer)
-        network = self.denoiser.network
         self.full = job.plan.peft is None and job.setting.trains == "denoiser"
-        self.names, self.lacking = self._targets(str(network.__struct_config__.tag))
+        self.names, self.lacking = self._targets(str(self.network.__struct_config__.tag))
 
     def _targets(self, tag: str) -> tuple[frozenset[str], tuple[str, ...]]:
         if self.job.plan.peft is None:
@@ -146,7 +144,7 @@ class _Run:
 
         Source: sd-scripts library/flux_models.py, sd3_models.py `enable_block_swap`
         """
-        swapped, network = self.job.setting.swapped, self.denoiser.network
+        swapped, network = self.job.setting.swapped, self.network
         if not swapped:
             return found
         if isinstance(network, Flux):
@@ -186,8 +184,7 @@ class _Run:
         if isinstance(component.network, Model):
             tensors = component_tensors(component, Formats("fp32", "fp32"))
             return tuple(
-                Weight(t.owner, t.name, (t.num_bytes // FP32,), n, self.types.width,
-                       source=t.source)
+                Weight(t.owner, t.name, (t.num_bytes // FP32,), n, self.types.width, source=t.source)
                 for t, n in tensors
             )
         return tuple(
@@ -205,15 +202,12 @@ class _Run:
     # the step
 
     def tape(self, *, transient: bool) -> Training:
-        network = self.denoiser.network
-        assert not isinstance(network, Model)
-        tape = Training("denoiser", network_of(network).source, self._denoiser_learning())
+        tape = Training("denoiser", network_of(self.network).source, self._denoiser_learning())
         tape.transient = transient or self.job.setting.fused
         return tape
 
     def _denoiser_learning(self) -> Learning:
-        job, types, network = self.job, self.types, self.denoiser.network
-        assert not isinstance(network, Model)
+        job, types, network = self.job, self.types, self.network
         peft, tag = job.plan.peft, str(network.__struct_config__.tag)
         blocks: Counter[str] = Counter()
         total = 0
@@ -247,8 +241,7 @@ class _Run:
 
     def micro_batch(self, tape: Training) -> None:
         """Encoders, autoencoder, forward, loss and backward."""
-        job, network = self.job, self.denoiser.network
-        assert not isinstance(network, Model)
+        job, network = self.job, self.network
         step, compute = self.step(), self.types.compute
         pixels = [tape.new("pixels", self._pixels(), FP32, Category.INPUTS)] if job.setting.vae == "on" else []
         if job.setting.text == "on" or any(map(self.learning, self.pipeline.of_role("encoder"))):
@@ -281,10 +274,9 @@ class _Run:
         return out
 
     def _unet(self) -> UNet:
-        network = self.denoiser.network
-        if not isinstance(network, UNet):
+        if not isinstance(self.network, UNet):
             raise Unsupported("a ControlNet of {} is not modelled; those of UNets are", self.pipeline.name)
-        return network
+        return self.network
 
     def _encode_text(self, tape: Training) -> None:
         for component in self.pipeline.of_role("encoder"):
@@ -319,7 +311,7 @@ class _Run:
         return (self.job.batch * frames, 3, height, width)
 
     def _latent(self, step: Step) -> tuple[int, ...]:
-        return (step.batch, getattr(self.denoiser.network, "in_channels", 16), step.frames, step.height, step.width)
+        return (step.batch, getattr(self.network, "in_channels", 16), step.frames, step.height, step.width)
 
     def step(self, *, batch: int | None = None, size: tuple[int, int, int] | None = None) -> Step:
         frames, height, width = size or self.job.size
@@ -454,18 +446,14 @@ class _Run:
 
     def validation(self) -> Program:
         """A pipeline of what is there makes an image between steps; encoders that had left come back."""
-        back: list[tuple[Tensors, Program]] = []
-        for part in self.pipeline.components:
-            if part.role != "denoiser" and self._placed(part) != "on":
-                tensors = self.frozen_tensors(part, self.dtype_of(part))
-                back.append((tensors, ()))
-        pipeline, network = self.pipeline, self.denoiser.network
-        assert not isinstance(network, Model)
+        back = [self.frozen_tensors(part, self.dtype_of(part)) for part in self.pipeline.components
+                if part.role != "denoiser" and self._placed(part) != "on"]
+        pipeline, network = self.pipeline, self.network
         tape = Tape("denoiser", network_of(network).source, dequantises=self._denoiser_learning().packed)
         size = (pipeline.frames, pipeline.height, pipeline.width)
         step = self.step(batch=2 if pipeline.guidance else 1, size=size)
         network_of(network).forward(tape, network, step)
-        nodes: list[Node] = [node for tensors, _ in back for node in loaded(tensors)]
+        nodes: list[Node] = [node for tensors in back for node in loaded(tensors)]
         nodes += tape.nodes
         vae = pipeline.autoencoder
         if vae is not None and isinstance(vae.network, AutoencoderKL):
@@ -475,7 +463,7 @@ class _Run:
             network_of(vae.network).forward(plain, vae.network, latent)
             del latent
             nodes += plain.nodes
-        return (*nodes, *(node for tensors, _ in back for node in unloaded(tensors)))
+        return (*nodes, *(node for tensors in back for node in unloaded(tensors)))
 
     # words
 
@@ -495,7 +483,7 @@ class _Run:
             yield "one of the two denoisers is on the card and trained"
         if job.plan.peft is not None:
             words = setting.targets or self.trainer.targets.get(
-                str(self.denoiser.network.__struct_config__.tag), self.trainer.targets[""])
+                str(self.network.__struct_config__.tag), self.trainer.targets[""])
             yield Note("adapters of rank {} on {}", job.plan.peft.rank, ", ".join(words))
 
 

@@ -27,6 +27,7 @@ from vramcast.engines.eager.releases import (
     UPCASTS_LEARNING_SINCE,
     UPCASTS_SINCE,
     causal_loss,
+    loads_whole,
     sharder,
     software,
     with_its_kernels,
@@ -36,6 +37,7 @@ from vramcast.engines.eager.trl import chunks_loss, loads_fp32, prepared, reentr
 from vramcast.engines.pytorch import MIXED, one_role, roles_in_turn, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
 from vramcast.errors import Note, Unsupported
+from vramcast.units import FP32, HALF
 
 CHUNKED: Final = (
     "head and loss run in chunks of 256 tokens, as TRL's SFTTrainer does unasked since 1.7 (loss_type=chunked_nll); "
@@ -48,8 +50,6 @@ BYTES: Final = (
 )
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
-FP32: Final = 4
-HALF: Final = 2
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -138,7 +138,7 @@ def _sharded(job: Job, who: Sharder) -> RankProgram:
         hooks_hold=older and reentrant(job) and job.plan.recompute is Recompute.FULL,
     )
     recipe, stored = _stored(job, _recipe(job, narrow=mixed), who)
-    sharding = sharding._replace(loads_whole=deepspeed.loads_whole(job))
+    sharding = sharding._replace(loads_whole=loads_whole(job))
     said = (*_said_sharder(job, who), *stored, *packing_sentences(job), *_loaded(job))
     return sharded_role(job, recipe, sharding, *said, compared=rated(job, recipe))
 

@@ -16,14 +16,13 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention
-from vramcast.domain.program import Alloc, Category, Program, Tensor, extent
+from vramcast.domain.program import Alloc, Category, Tensor, extent
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.pools import Pools, contents_of
-from vramcast.engines.serving.rank import WIDTHS, corrected, dtype_of, job_formats, kv_dtype_of, layout_of, load_program
+from vramcast.engines.serving.rank import forward_step, job_formats, kv_dtype_of, layout_of, load_program
 from vramcast.engines.serving.requests import Known, refuse_encoders, refuse_other_caches, typed_options
-from vramcast.engines.serving.stages import Stage, even_stages, logits, reserved_bytes, transient, widest_moment
+from vramcast.engines.serving.stages import Pools, Stage, contents_of, even_stages, reserved_bytes
 from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
 from vramcast.engines.serving.weights import total
 from vramcast.errors import Note
@@ -122,7 +121,10 @@ def deploy(job: ServeJob) -> Deployment:
     refuse_other_caches(job)
     settings, stage = settings_of(job), even_stages(job.model.num_layers, 1)[0]
     weights = load_program(job, stage, layout_of(job, vocab_divisor=1), job_formats(job))
-    step, outside = _step(job, settings, stage), tuple(outside_allocator(job.cluster.gpu, job.plan.tp))
+    # the longest prefill beside one token of every sequence, and the logits of all sequences
+    step = forward_step(job, stage, tokens=settings.tokens + settings.sequences, sequences=settings.sequences,
+                        source=SOURCES[settings.backend])
+    outside = tuple(outside_allocator(job.cluster.gpu, job.plan.tp))
     loaded = total(weights) if settings.backend == TURBOMIND else reserved_bytes(weights)
     free = job.cluster.gpu.free_bytes - loaded - (job.cluster.gpu.context_bytes or 0)
     free -= sum(tensor.num_bytes for tensor in outside)
@@ -156,17 +158,6 @@ def _graphs(job: ServeJob, settings: Settings, stage: Stage) -> Iterator[Tensor]
         powers = [1 << power for power in range(9) if 1 << power <= most]
         sizes = (*powers, *range(2 * GRAPHS_STEP, most + 1, GRAPHS_STEP))
         yield from captured_graphs(job, stage, tuple({*sizes, most}), source=GRAPHS)
-
-
-def _step(job: ServeJob, settings: Settings, stage: Stage) -> Program:
-    """The longest prefill beside one token of every sequence, and the logits of all sequences."""
-    model, width = job.model, WIDTHS[dtype_of(job.model, job.plan.dtype)]
-    source = SOURCES[settings.backend]
-    step = transient(*widest_moment(
-        model, stage, tokens=settings.tokens + settings.sequences, tp=job.plan.tp, experts_divided=job.plan.tp,
-        width=width, source=source,
-    ))
-    return corrected(job, step + transient(*logits(model, sequences=settings.sequences, width=width, source=source)))
 
 
 def _cache(job: ServeJob, settings: Settings, free: int) -> tuple[Pools, int]:

@@ -29,19 +29,9 @@ from vramcast.domain.model import Attention, MultiLatentAttention
 from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor, extent
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.pools import Contents, Pools, contents_of, fewest_tokens
-from vramcast.engines.serving.rank import (
-    WIDTHS,
-    corrected,
-    draft_mixers,
-    dtype_of,
-    gathered,
-    job_formats,
-    layout_of,
-    load_program,
-)
+from vramcast.engines.serving.rank import draft_mixers, dtype_of, forward_step, job_formats, layout_of, load_program
 from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, refuse_encoders, sees, typed_options
-from vramcast.engines.serving.stages import Stage, even_stages, logits, transient, widest_moment
+from vramcast.engines.serving.stages import Contents, Pools, Stage, contents_of, even_stages, fewest_tokens
 from vramcast.engines.serving.weights import total
 from vramcast.errors import Note, joined
 from vramcast.units import GIB
@@ -246,7 +236,8 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     plan, gpu = job.plan, job.cluster.gpu
     layout, formats = layout_of(job, vocab_divisor=1), job_formats(job)
     weights = load_program(job, stage, layout, formats)
-    step = _step(job, settings, stage, layout.etp)
+    sequences = min(settings.sequences, LOGITS_SEQUENCES)
+    step = forward_step(job, stage, tokens=settings.tokens, sequences=sequences, source=SOURCE)
     outside = beside(
         gpu, tp=plan.tp, ranks=plan.num_ranks, weight_bytes=total(weights), quantised=formats.quantised,
         pytorch=settings.pytorch,
@@ -258,19 +249,6 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     share = round(settings.fraction * free)
     left = min(share, plan.cache_bytes) if plan.cache_bytes is not None else share
     return _Worker(stage, weights, step, outside, free, left, _blocks(job, settings, stage, max(0, left)))
-
-
-def _step(job: ServeJob, settings: Settings, stage: Stage, experts_divided: int) -> Program:
-    """A forward of max_num_tokens, then the logits of the sequences that end in it."""
-    model, width = job.model, WIDTHS[dtype_of(job.model, job.plan.dtype)]
-    step = transient(*widest_moment(
-        model, stage, tokens=settings.tokens, tp=job.plan.tp, experts_divided=experts_divided, width=width,
-        source=SOURCE, gathered=gathered(job),
-    ))
-    if stage.last:
-        sequences = min(settings.sequences, LOGITS_SEQUENCES)
-        step += transient(*logits(model, sequences=sequences, width=width, source=SOURCE))
-    return corrected(job, step)
 
 
 def _rank(job: ServeJob, settings: Settings, worker: _Worker, blocks: Pools) -> ServingRank:

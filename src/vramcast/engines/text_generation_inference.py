@@ -18,20 +18,28 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import MLP, Attention, Model, MoE
-from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, transient
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.pools import Pools, contents_of
-from vramcast.engines.serving.rank import WIDTHS, corrected, dtype_of, job_formats, kv_dtype_of, layout_of, load_program
+from vramcast.engines.serving.rank import (
+    WIDTHS,
+    corrected,
+    dtype_of,
+    forward_step,
+    job_formats,
+    kv_dtype_of,
+    layout_of,
+    load_program,
+)
 from vramcast.engines.serving.requests import Known, refuse_encoders, refuse_other_caches, sees, typed_options
 from vramcast.engines.serving.stages import (
+    Pools,
     Stage,
+    contents_of,
     even_stages,
     peak_reserved_bytes,
     reserved_bytes,
-    transient,
-    widest_moment,
 )
 from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
 from vramcast.errors import Note
@@ -285,13 +293,11 @@ def _step(job: ServeJob, settings: Settings, stage: Stage, *, rows: int | None =
     """
     model, plan, width = job.model, job.plan, WIDTHS[dtype_of(job.model, job.plan.dtype)]
     rows = rows or max(settings.largest, plan.max_sequences or 1)
-    step = transient(*widest_moment(
-        model, stage, tokens=settings.tokens, tp=plan.tp, experts_divided=plan.tp, width=width, source=SOURCE,
-    ))
+    step = forward_step(job, stage, tokens=settings.tokens, source=SOURCE)
     whole = [("logits", 1), ("log-probabilities", 1)][:copies]
     parts = [("logits of one rank", plan.tp)] if plan.tp > 1 else []
     logits = (Tensor(
         name=name, num_bytes=rows * ceil_div(model.vocab, divided) * width, category=Category.ACTIVATIONS, owner="step",
         formula=Note("{:,} tokens x {:,} x {} B", rows, ceil_div(model.vocab, divided), width), source=SOURCE,
     ) for name, divided in (*parts, *whole))
-    return corrected(job, step + transient(*logits))
+    return step + corrected(job, transient(*logits))

@@ -20,8 +20,7 @@ from vramcast.errors import InvalidSpec, Note, Unsupported, joined
 from vramcast.estimate.changes import best_first
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import Traits
-from vramcast.estimate.outside import around_process, communicator_bytes
-from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.ranks import around_process, communicator_bytes, rank_answer
 from vramcast.units import MIB
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def recorded(job: DiffusionJob) -> Snapshot:
     """The run, event by event, as a memory snapshot of it would hold it."""
     program, *_ = ranks(job)
     card_bytes = job.cluster.gpu.visible_bytes
-    return estimate.recording.record(
+    return estimate.timeline.record(
         program.phases, name=f"{job.pipeline.name}, {program.role}", alloc_conf=job.alloc_conf,
         capacity_bytes=max(0, card_bytes - sum(one.num_bytes for one in around_process(job.cluster.gpu))),
         card_bytes=card_bytes,

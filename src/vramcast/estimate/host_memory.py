@@ -40,13 +40,11 @@ from vramcast.engines.training import TRAINING, TrainingEngine, engine_of
 from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.checks import sharded_by
 from vramcast.estimate.variants import of_plain_layers
-from vramcast.units import ceil_div, format_bytes
+from vramcast.units import FP32, HALF, ceil_div, format_bytes
 
 MOMENTS: Final[dict[str, int]] = {"adam": 8, "adamw": 8, "adam-8bit": 2, "adamw-8bit": 2}
 """Optimizer -> bytes of its states of a parameter in fp32; of others only the copy of the weights is counted."""
 
-FP32: Final = 4
-HALF: Final = 2
 SUB_GROUP: Final = 1_000_000_000
 """Elements of a rank that are stepped together: `sub_group_size` [zero3]."""
 

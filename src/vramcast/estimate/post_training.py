@@ -25,10 +25,9 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, VramcastError, joined
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import chance_within, interval, likest_runs, misses, training_traits
-from vramcast.estimate.outside import context_tensor, outside_tensors
 from vramcast.estimate.post_training_host import host_need
 from vramcast.estimate.post_training_time import step_time
-from vramcast.estimate.ranks import GIVES_BACK
+from vramcast.estimate.ranks import GIVES_BACK, context_tensor, outside_tensors
 from vramcast.estimate.script import Script
 from vramcast.estimate.script import play as play_script
 from vramcast.estimate.timeline import Device

@@ -1,4 +1,7 @@
-"""One rank role answered: its program at three levels, the ledger that adds up to the peak, the interval."""
+"""One rank role answered: its program at three levels, the ledger that adds up to the peak, the interval.
+
+Memory of a process beside PyTorch's caching allocator: CUDA context, library images, NCCL.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from typing import Final
 from msgspec import Struct
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
-from vramcast.domain.job import Phase, RankProgram
-from vramcast.domain.program import Basis, Tensor, extent
-from vramcast.errors import OutOfMemory
+from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
+from vramcast.domain.job import Job, Phase, RankProgram
+from vramcast.domain.program import Basis, Category, Tensor, extent
+from vramcast.engines.training import engine_of
+from vramcast.errors import Note, OutOfMemory
 from vramcast.estimate.interval import (
     HIGH_SHARE,
     Purpose,
@@ -24,6 +29,7 @@ from vramcast.estimate.interval import (
 )
 from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
+from vramcast.units import MIB
 
 SHARES: Final = (1.25, 1.5, 2.0)
 """Of what is allocated: capacities at which a run of many lengths is tried where the card is too small."""
@@ -208,3 +214,65 @@ def _entry(tensor: Tensor, num_bytes: int, count: int) -> LedgerEntry:
         formula=tensor.formula,
         source=tensor.source,
     )
+
+
+FALLBACK_NCCL_BYTES: Final = 100 * MIB
+"""Where the catalogue says nothing of a card's links: a communicator over PCIe [bytes]."""
+
+
+def outside_tensors(job: Job) -> tuple[Tensor, ...]:
+    """Entries between reserved and device memory of one rank."""
+    gpu = job.cluster.gpu
+    around = around_process(gpu)
+    communicators = communicator_count(job)
+    if not communicators:
+        return around
+    per_communicator = communicator_bytes(gpu)
+    nccl = Tensor(
+        name="NCCL communicators",
+        num_bytes=communicators * per_communicator,
+        category=Category.COMMUNICATION,
+        owner="process",
+        basis=Basis.ASSUMED,
+        formula=Note("{} communicators x {} MiB", communicators, per_communicator // MIB),
+        source="catalogue/contexts.csv, NCCL rows",
+    )
+    return (*around, nccl)
+
+
+def around_process(gpu: Gpu) -> tuple[Tensor, ...]:
+    """What of a card a process cannot have: its context, and what others hold."""
+    context = context_tensor(gpu)
+    if not gpu.held_bytes:
+        return (context,)
+    held = Tensor(
+        name="held by others", num_bytes=gpu.held_bytes, category=Category.WORKSPACES, owner="card",
+        basis=Basis.ASSUMED, formula=f"--used {gpu.held_bytes // MIB}MiB", source="given by the user",
+    )
+    return (context, held)
+
+
+def context_tensor(gpu: Gpu) -> Tensor:
+    """What a process takes of a card before it allocates anything."""
+    return Tensor(
+        name="CUDA context and library images",
+        num_bytes=gpu.context_bytes or FALLBACK_CONTEXT_BYTES,
+        category=Category.WORKSPACES,
+        owner="process",
+        basis=Basis.MEASURED if gpu.context_bytes else Basis.ASSUMED,
+        formula=Note("one {} process", gpu.arch),
+        source="catalogue/contexts.csv",
+    )
+
+
+def communicator_bytes(gpu: Gpu) -> int:
+    """Buffers of one NCCL communicator [bytes]."""
+    return gpu.nccl_bytes or FALLBACK_NCCL_BYTES
+
+
+def communicator_count(job: Job) -> int:
+    """Groups of more than one rank that this job communicates in; the cards of one process copy to each other."""
+    plan = job.plan
+    stages = 1 if engine_of(job).kin == "eager" else plan.pp
+    degrees = (job.data_parallel, plan.tp, stages, plan.cp, plan.ep)
+    return sum(degree > 1 for degree in degrees)

@@ -20,20 +20,14 @@ from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank
 from vramcast.domain.verdict import claimed_bytes, usable_bytes
 from vramcast.domain.version import named, newer
-from vramcast.engines.serving.checks import (
-    ported_caution,
-    refuse_ignored,
-    refuse_ignored_of_pipeline,
-    unequal_caution,
-)
+from vramcast.engines.serving.checks import ported_caution, refuse_ignored, refuse_ignored_of_pipeline, unequal_caution
 from vramcast.engines.serving.requests import length_caution
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, UnknownName, joined
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import serving_traits
-from vramcast.estimate.outside import around_process
-from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.ranks import around_process, rank_answer
 from vramcast.estimate.running import load_memory, waiting_caution
 from vramcast.estimate.speed import timed
 from vramcast.units import ceil_div, format_bytes

@@ -23,14 +23,22 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.estimate.running import most_running, prompt_step, running_of
-from vramcast.states.cache import token_bytes
-from vramcast.states.storage import FORMATS
+from vramcast.states.storage import FORMATS, token_bytes
 from vramcast.timing import loop
 from vramcast.timing.batching import Limits, Pool
 from vramcast.timing.forward import forward_work
-from vramcast.timing.links import assumed_links, pcie_bytes_per_s
 from vramcast.timing.loop import Front, Latency, closed_loop
-from vramcast.timing.rates import PCIE_SHARE, SHAPES, Beside, bandwidth, is_measured, machine_around, product_rate
+from vramcast.timing.rates import (
+    PCIE_SHARE,
+    SHAPES,
+    Beside,
+    assumed_links,
+    bandwidth,
+    is_measured,
+    machine_around,
+    pcie_bytes_per_s,
+    product_rate,
+)
 from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
 from vramcast.timing.steps import StepCosts
 from vramcast.timing.work import Execution, Placement, Setting, Step, execution_of

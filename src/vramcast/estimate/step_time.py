@@ -25,7 +25,16 @@ from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
 from vramcast.estimate.variants import of_plain_layers
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
-from vramcast.timing.training.fabric import NOTHING, Fabric, Route, fabric_of
+from vramcast.timing.training.fabric import (
+    NOTHING,
+    Fabric,
+    Route,
+    fabric_of,
+    host_of,
+    spread_of,
+    update_on_host_s,
+    update_s,
+)
 from vramcast.timing.training.layer import (
     Elements,
     embedding_elements,
@@ -36,9 +45,7 @@ from vramcast.timing.training.layer import (
     layer_passes,
 )
 from vramcast.timing.training.operators import forward_flops
-from vramcast.timing.training.parts import Machine, Parts, Passes, Shape, Style, bound_of
-from vramcast.timing.training.rates import OVERLAP_LOSS, Rates, rates_of
-from vramcast.timing.training.states import host_of, spread_of, update_on_host_s, update_s
+from vramcast.timing.training.parts import OVERLAP_LOSS, Machine, Parts, Passes, Rates, Shape, Style, bound_of, rates_of
 
 EMPTY: Final = Passes(Parts(), Parts())
 

@@ -21,8 +21,8 @@ from vramcast.engines.vllm.groups import BlockPool
 from vramcast.engines.vllm.settings import Settings, settings_of
 from vramcast.errors import InvalidSpec, Note, Unsupported, joined
 from vramcast.estimate.speed import setup_of, stages_of
-from vramcast.timing.arrivals import arrivals_at
-from vramcast.timing.batching import Arrival, Batching, Interval, Limits, Pool, routed
+from vramcast.timing.batching import Arrival, Batching, Interval, Limits, Pool
+from vramcast.timing.loop import arrivals_at, routed
 from vramcast.timing.steps import StepCosts
 from vramcast.timing.work import execution_of
 

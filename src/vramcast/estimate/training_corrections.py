@@ -27,8 +27,7 @@ from vramcast.domain.job import Job, Phase, Plan, RankProgram, Workload
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.errors import Note
 from vramcast.estimate.interval import chance_within, interval, likest_runs, misses, training_traits
-from vramcast.estimate.outside import outside_tensors
-from vramcast.estimate.ranks import slack_share
+from vramcast.estimate.ranks import outside_tensors, slack_share
 from vramcast.units import format_bytes
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep")

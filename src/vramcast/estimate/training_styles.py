@@ -23,9 +23,8 @@ from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sh
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.estimate.variants import of_plain_layers
 from vramcast.states.optimizers import optimizer
-from vramcast.timing.training.parts import Style
-from vramcast.timing.training.rates import LAUNCH_S, OTHER_LAUNCH_S
-from vramcast.timing.training.states import Update, orthogonalisation_flops
+from vramcast.timing.training.fabric import Update, orthogonalisation_flops
+from vramcast.timing.training.parts import LAUNCH_S, OTHER_LAUNCH_S, Style
 
 MEGATRON_SCORES: Final = 13.0
 """Bytes of a score: the product writes 2, the fused softmax moves 4, dropout 5 with its mask, then 2 are read."""

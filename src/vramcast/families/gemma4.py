@@ -9,20 +9,17 @@ from itertools import pairwise
 from typing import Final
 
 from vramcast.blocks.parameters.layer import linear, norm, prefixed, vector
-from vramcast.domain.model import (
-    MLP,
-    Attention,
-    Channel,
-    Layer,
-    Model,
-    MoE,
-    Norm,
-    Parameter,
-    Stack,
-    VisionEmbedding,
+from vramcast.domain.model import MLP, Attention, Channel, Layer, Model, MoE, Norm, Parameter, Stack, VisionEmbedding
+from vramcast.families.assemble import (
+    TIED,
+    Traits,
+    attention_of,
+    decoder_stack,
+    layer_words,
+    mlp_of,
+    model_of,
+    vision_stack,
 )
-from vramcast.families.assemble import TIED, attention_of, decoder_stack, layer_words, model_of, vision_stack
-from vramcast.families.decoder import Traits, mlp_of
 from vramcast.families.fields import Fields, defaults_of
 from vramcast.families.vision import section_of
 

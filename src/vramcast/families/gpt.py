@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import MLP, Layer, Mixer, Model, Norm
 from vramcast.errors import InvalidSpec
-from vramcast.families.assemble import TIED, attention_of, decoder_stack, model_of
-from vramcast.families.decoder import Traits, attention_like, decoder
+from vramcast.families.assemble import TIED, Traits, attention_like, attention_of, decoder, decoder_stack, model_of
 from vramcast.families.fields import Fields
 
 GPT: Final = Traits(

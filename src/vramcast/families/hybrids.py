@@ -12,21 +12,19 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.layer import linear, norm
-from vramcast.domain.model import (
-    MLP,
-    Channel,
-    Layer,
-    LinearAttention,
-    Mamba,
-    Mixer,
-    Model,
-    MoE,
-    Norm,
-    Parameter,
-)
+from vramcast.domain.model import MLP, Channel, Layer, LinearAttention, Mamba, Mixer, Model, MoE, Norm, Parameter
 from vramcast.errors import InvalidSpec
-from vramcast.families.assemble import TIED, attention_of, decoder_stack, layer_words, model_of
-from vramcast.families.decoder import Traits, attention_like, decoder, mlp_of
+from vramcast.families.assemble import (
+    TIED,
+    Traits,
+    attention_like,
+    attention_of,
+    decoder,
+    decoder_stack,
+    layer_words,
+    mlp_of,
+    model_of,
+)
 from vramcast.families.fields import Fields
 from vramcast.families.moe import corrected, experts_of, latent, qwen_moe, routed
 from vramcast.units import ceil_div, round_up

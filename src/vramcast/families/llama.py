@@ -13,10 +13,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.domain.model import Model, Norm
-from vramcast.families.assemble import even
-from vramcast.families.decoder import BIASED, Traits, decoder
+from vramcast.families.assemble import BIASED, Traits, decoder, even
 from vramcast.families.fields import Fields
-from vramcast.families.towers import eva_tower, qwen_visual
+from vramcast.families.vision import eva_tower, qwen_visual
 
 LLAMA: Final = replace(BIASED, mlp_bias="mlp_bias")
 GEMMA: Final = replace(BIASED, tied=True, activation="gelu")

@@ -9,12 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vramcast.blocks.parameters.targets import (
-    has,
-    matrices,
-    parts_of,
-    paths_outside,
-)
+from vramcast.blocks.parameters.targets import has, matrices, parts_of, paths_outside
 from vramcast.domain.model import Layer, Model, Stack
 
 FILE: Final = Path(__file__).with_name("module_names.toml")

@@ -14,8 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.domain.model import MLP, Channel, Mixer, Model, MoE, MultiLatentAttention, Norm
-from vramcast.families.assemble import layer_words
-from vramcast.families.decoder import BIASED, Traits, decoder, mlp_of
+from vramcast.families.assemble import BIASED, Traits, decoder, layer_words, mlp_of
 from vramcast.families.fields import Fields
 
 EXPERT_KEYS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters.layer import linear, norm, prefixed, vector
 from vramcast.domain.model import Attention, Layer, Model, Norm, Parameter
 from vramcast.errors import Unsupported
-from vramcast.families.assemble import attention_of, decoder_stack, layer_words, model_of
-from vramcast.families.decoder import Traits, mlp_of
+from vramcast.families.assemble import Traits, attention_of, decoder_stack, layer_words, mlp_of, model_of
 from vramcast.families.fields import Fields
 from vramcast.families.moe import corrected, is_sparse
 

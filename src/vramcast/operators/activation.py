@@ -21,7 +21,8 @@ from msgspec import Struct
 from vramcast.domain.program import Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import FP32, cast
+from vramcast.operators.linear import cast
+from vramcast.units import FP32
 
 
 class Gate(Struct, frozen=True):

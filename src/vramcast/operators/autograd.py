@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from vramcast.domain.program import Category, Tensor
-from vramcast.operators.eager import FP32, Array, Shape, Storage, Tape
-from vramcast.units import round_up
+from vramcast.operators.eager import Array, Shape, Storage, Tape
+from vramcast.units import FP32, round_up
 
 UNSHARED: Final = 2
 """References to a storage that one gradient alone holds: its own, and the one that counts them."""

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.units import FP32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-FP32: Final = 4
 
 Shape = tuple[int, ...]
 

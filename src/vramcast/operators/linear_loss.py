@@ -22,9 +22,8 @@ from msgspec import Struct
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import FP32
 from vramcast.operators.loss import TORCHTUNE_CHUNKS, Vocabulary, cross_entropy, scalar
-from vramcast.units import GIB, MIB, ceil_div
+from vramcast.units import FP32, GIB, MIB, ceil_div
 
 UNSLOTH_LEAST_LOGITS: Final = 512 * 151_936
 UNSLOTH_MOST_ROWS: Final = 4096

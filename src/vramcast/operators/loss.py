@@ -20,10 +20,8 @@ from typing import Final, NamedTuple
 
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import FP32, cast
-from vramcast.units import ceil_div
-
-INT64: Final = 8
+from vramcast.operators.linear import cast
+from vramcast.units import FP32, INT64, ceil_div
 
 
 class Vocabulary(NamedTuple):

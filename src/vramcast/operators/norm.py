@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import FP32, cast
+from vramcast.operators.linear import cast
 from vramcast.operators.reduction import H100, Chip, column_sum_bytes
+from vramcast.units import FP32
 
 
 class Norm(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from vramcast.units import ceil_div
+from vramcast.units import FP32, ceil_div
 
 LARGEST_INDEX: Final = (1 << 31) - 1
 
@@ -152,7 +152,6 @@ MIN_VALUES: Final = 16  # of a thread
 MAX_VALUES: Final = 256
 LONG_ROW: Final = 128  # elements from which inner reductions load vectors
 SEMAPHORE_BYTES: Final = 4
-FP32: Final = 4
 
 
 class Chip(Struct, frozen=True):

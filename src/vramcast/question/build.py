@@ -26,9 +26,8 @@ from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Worklo
 from vramcast.domain.model import Checkpoint, Head, Model, Run, classifier, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
-from vramcast.engines.training import PURE, TRAINING
+from vramcast.engines.training import PURE, TRAINING, checkout
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
-from vramcast.estimate.checkouts import checkout
 from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
 

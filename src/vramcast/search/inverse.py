@@ -15,27 +15,22 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import count_parameters
-from vramcast.domain.answer import Answer, Found, Tried
+from vramcast.domain.answer import Answer, Tried
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model
-from vramcast.domain.planning import NO_ROOM, Goal, Limits, Space, too_close
+from vramcast.domain.planning import Goal, Limits, Space, too_close
 from vramcast.domain.verdict import claimed_bytes, usable_bytes
-from vramcast.errors import InvalidSpec, Note, UnknownName, VramcastError, joined
+from vramcast.errors import InvalidSpec, Note, VramcastError, joined
 from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
 from vramcast.estimate.training import answer, live_bytes, live_of, may_run_out, need_of, rank_programs
 from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
-from vramcast.search.bisection import largest
+from vramcast.search import goals
+from vramcast.search.goals import first_enough, largest, largest_look, nearest_of
 from vramcast.search.largest_model import RUNGS, Rung, scaled_model
 from vramcast.units import format_bytes
-
-SHOWN: Final = 8
-"""Plans in the table of an answer."""
-
-LARGER_ONES: Final = 2
-"""Machines looked at behind the first that is enough, for comparison."""
 
 MOST_BATCH: Final = 1 << 20
 MOST_TOKENS: Final = 1 << 24
@@ -85,16 +80,17 @@ class Look(NamedTuple):
     leaves: bool = False  # whether it fits and leaves free what it is to
 
     @property
+    def is_possible(self) -> bool:
+        """Whether such a plan can be at all."""
+        return bool(self.live_bytes)
+
+    @property
     def misses(self) -> float:
         """How often over what there is would be needed, or more often."""
         return (self.claimed_bytes or self.live_bytes) / max(1, self.tried.capacity_bytes or 0)
 
 
-class Result(NamedTuple):
-    """The plans looked at in order, and the one that is the answer."""
-
-    looks: list[Look]
-    best: Look | None
+Result = goals.Result[Look]
 
 
 def find(goal: str, asked: Question) -> Answer:
@@ -108,46 +104,13 @@ def find(goal: str, asked: Question) -> Answer:
 def choose(goal: str, asked: Question) -> tuple[Job, Answer]:
     """The plan that a goal asks for, else the one that misses by least, and its answer with what else was looked at.
 
-    Where nobody says what is to stay free, and no plan leaves its 90 % interval on the card, plans that fit are found.
-
     Raises: as `find`
     """
-    if goal not in GOALS:
-        raise UnknownName.of("goal", goal, GOALS)
-    result = GOALS[goal](asked)
-    warnings: tuple[str, ...] = ()
-    if result.best is None and asked.headroom is None:
-        without = GOALS[goal](asked._replace(headroom=0.0))
-        if without.best is not None:
-            result, warnings = without, (NO_ROOM,)
-    nearest = nearest_of(result.looks)
-    chosen = result.best or nearest
-    if chosen is None:
-        reasons = joined("; ", dict.fromkeys(look.tried.reason for look in result.looks), most=400)
-        raise InvalidSpec("no plan is possible: {}", reasons or "nothing to look at")
-    shown = [measured(look) for look in _shown(result.looks, chosen)]
-    found = Found(
-        goal=goal,
-        what=result.best.tried.what if result.best else None,
-        value=result.best.value if result.best else None,
-        tried=tuple(look.tried for look in shown),
-        num_tried=len(result.looks),
-        nearest_failing=nearest.tried if nearest else None,
+    look, found, warnings = goals.choose(
+        goal, GOALS, asked, measured, alternatives=lambda looks: any(look.tried.parameters for look in looks)
     )
-    chosen_answer = answer(chosen.job)
-    return chosen.job, replace(chosen_answer, found=found, warnings=(*warnings, *chosen_answer.warnings))
-
-
-def nearest_of(looks: Iterable[Look]) -> Look | None:
-    """Of the plans that are possible and do not fit, the one that misses by least."""
-    nearest: Look | None = None
-    failing = (look for look in looks if look.live_bytes and not look.leaves)
-    for look in sorted(failing, key=lambda look: look.misses):
-        if nearest is not None and look.misses >= nearest.misses:
-            break  # none behind it can miss by less
-        found = measured(look)
-        nearest = found if nearest is None or found.misses < nearest.misses else nearest
-    return nearest
+    chosen = answer(look.job)
+    return look.job, replace(chosen, found=found, warnings=(*warnings, *chosen.warnings))
 
 
 def measured(look: Look) -> Look:
@@ -163,15 +126,6 @@ def measured(look: Look) -> Look:
     return look._replace(
         tried=tried, claimed_bytes=need.needed_bytes if look.live_bytes > capacity else need.high_bytes
     )
-
-
-def _shown(looks: list[Look], chosen: Look) -> list[Look]:
-    """The plans around the chosen one; all of them where they are alternatives."""
-    if any(look.tried.parameters for look in looks):
-        return looks
-    index = next(position for position, look in enumerate(looks) if look.job is chosen.job)
-    start = max(0, min(index - SHOWN + 1 + LARGER_ONES, len(looks) - SHOWN))
-    return looks[start : start + SHOWN]
 
 
 def _look(job: Job, what: str, value: int | str, headroom: float | None) -> Look:
@@ -205,26 +159,13 @@ def _reason(job: Job, need: Need, capacity: int, headroom: float | None) -> str:
     return lacks or too_close(need.needed_bytes, need.high_bytes, capacity, headroom)
 
 
-def _largest(of: Callable[[int], Look], most: int, guess: int = 1) -> Result:
-    """The largest number up to `most` that fits."""
-    looks: dict[int, Look] = {}
-
-    def fits(number: int) -> bool:
-        if number not in looks:
-            looks[number] = of(number)
-        return looks[number].leaves
-
-    best = largest(fits, most, guess)
-    return Result([looks[number] for number in sorted(looks)], looks.get(best))
-
-
 def _with_batch(asked: Question, samples: int) -> Look:
     job = with_workload(asked.job, micro_batch=samples)
     return _look(job, f"--micro-batch {samples}", samples, asked.headroom)
 
 
 def _largest_batch(asked: Question) -> Result:
-    return _largest(lambda samples: _with_batch(asked, samples), MOST_BATCH)
+    return largest_look(lambda samples: _with_batch(asked, samples), MOST_BATCH)
 
 
 def _longest_sequence(asked: Question) -> Result:
@@ -238,7 +179,7 @@ def _longest_sequence(asked: Question) -> Result:
         job = with_workload(asked.job, **lengths)
         return _look(job, f"--seq-len {step * number}", step * number, asked.headroom)
 
-    return _largest(look, most, asked.job.workload.seq_len // step)
+    return largest_look(look, most, asked.job.workload.seq_len // step)
 
 
 def _knee(asked: Question) -> Result:
@@ -253,7 +194,7 @@ def _knee(asked: Question) -> Result:
         if not looks[-1].leaves or (after.tokens_per_s or 0) < (1 + WORTH_IT) * (before.tokens_per_s or 0):
             break
         best = looks[-1]
-    return Result(looks, best)
+    return goals.Result(looks, best)
 
 
 def _rungs(asked: Question, job: Job) -> Iterator[tuple[Rung, Job]]:
@@ -273,7 +214,7 @@ def _largest_model(asked: Question) -> Result:
     catalogue = sorted(asked.models(), key=lambda model: -count_parameters(model).total)
     looks = {rung: _largest_with(asked, rung, catalogue) for rung, _ in _rungs(asked, asked.job)}
     possible = [look for rung, look in looks.items() if look.leaves and _may(asked, rung)]
-    return Result(list(looks.values()), max(possible, key=_size, default=None))
+    return goals.Result(list(looks.values()), max(possible, key=_size, default=None))
 
 
 def _size(look: Look) -> tuple[int, float]:
@@ -345,14 +286,8 @@ def _enough(order: Callable[[Cluster], tuple[float, ...]]) -> Callable[[Question
     """The first machines, in an order, on which some allowed set of techniques fits."""
 
     def search(asked: Question) -> Result:
-        looks: list[Look] = []
-        best: Look | None = None
-        for cluster in sorted(asked.clusters, key=lambda cluster: (*order(cluster), cluster.name)):
-            looks.append(_on_cluster(asked, cluster))
-            best = best or (looks[-1] if looks[-1].leaves else None)
-            if best is not None and len(looks) - looks.index(best) > LARGER_ONES:
-                break
-        return Result(looks, best)
+        clusters = sorted(asked.clusters, key=lambda cluster: (*order(cluster), cluster.name))
+        return first_enough(clusters, lambda cluster: _on_cluster(asked, cluster))
 
     return search
 
@@ -375,7 +310,7 @@ def _on_cluster(asked: Question, cluster: Cluster) -> Look:
     if not looks:
         reason = Note("no plan of {} is known here", ", ".join(asked.engines))
         return Look(here, cluster.name, Tried(what=f"--gpus {cluster.name}", fits=False, reason=reason))
-    return nearest_of(looks) or looks[0]
+    return nearest_of(looks, measured) or looks[0]
 
 
 def _searched(asked: Question, job: Job) -> Job | None:

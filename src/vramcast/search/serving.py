@@ -11,15 +11,16 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Capacity, Found, ServeAnswer, Tried
+from vramcast.domain.answer import Capacity, ServeAnswer, Tried
 from vramcast.domain.device import Gpu
-from vramcast.domain.planning import NO_ROOM, too_close
+from vramcast.domain.planning import too_close
 from vramcast.domain.serving import DEFAULT_CONTEXT, ServeJob
 from vramcast.domain.verdict import usable_bytes
-from vramcast.errors import InvalidSpec, Note, UnknownName, VramcastError, joined
+from vramcast.errors import Note, VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
 from vramcast.estimate.speed import timed
-from vramcast.search.bisection import largest
+from vramcast.search import goals
+from vramcast.search.goals import first_enough, largest_look
 from vramcast.search.serving_space import (
     Candidate,
     fewest_gpus,
@@ -30,12 +31,6 @@ from vramcast.search.serving_space import (
     with_users,
 )
 from vramcast.units import format_bytes
-
-LARGER_ONES: Final = 2
-"""Plans looked at behind the first that fits, for comparison."""
-
-SHOWN: Final = 8
-"""Plans in the table of an answer."""
 
 MOST_USERS: Final = 1 << 20
 """Sequences at once beyond which nobody looks."""
@@ -51,20 +46,31 @@ class Look(NamedTuple):
     leaves: bool = False  # whether it fits and leaves free what it is to
 
     @property
-    def nearness(self) -> tuple[float, float]:
-        """How much there is of what is needed: of the cache, and of the card; no less where it is not worked out."""
-        found, job = self.verdict, self.candidate.job
+    def job(self) -> ServeJob:
+        """The plan."""
+        return self.candidate.job
+
+    @property
+    def value(self) -> int | str:
+        """Of what is looked for."""
+        return self.candidate.value
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it could run on a large enough card."""
+        return self.verdict is not None or self.least_bytes > 0
+
+    @property
+    def misses(self) -> tuple[float, float]:
+        """How little there is of what is needed: of the cache, and of the card; no less where it is not worked out."""
+        found, visible = self.verdict, self.job.cluster.gpu.visible_bytes
         if found is None:
-            return 1.0, job.cluster.gpu.visible_bytes / max(1, self.least_bytes)
-        cached = found.capacity.concurrency / job.requests.concurrency if found.capacity else float(found.fits)
-        return min(1.0, cached), job.cluster.gpu.visible_bytes / max(1, found.needed_bytes)
+            return -1.0, -visible / max(1, self.least_bytes)
+        cached = found.capacity.concurrency / self.job.requests.concurrency if found.capacity else float(found.fits)
+        return -min(1.0, cached), -visible / max(1, found.needed_bytes)
 
 
-class Result(NamedTuple):
-    """The plans looked at in order, and the one that is the answer."""
-
-    looks: list[Look]
-    best: Look | None
+Result = goals.Result[Look]
 
 
 class Asked(NamedTuple):
@@ -88,55 +94,16 @@ def find(
 
     Raises: UnknownName for another goal, InvalidSpec when no plan is possible at all
     """
-    if goal not in GOALS:
-        raise UnknownName.of("goal", goal, GOALS)
-    asked = Asked(job, tuple(cards), headroom)
-    result = GOALS[goal](asked)
-    warnings: tuple[str, ...] = ()
-    if result.best is None and headroom is None:
-        without = GOALS[goal](asked._replace(headroom=0.0))
-        if without.best is not None:
-            result, warnings = without, (NO_ROOM,)
-    nearest = nearest_of(result.looks)
-    chosen = result.best or nearest
-    if chosen is None:
-        reasons = joined("; ", dict.fromkeys(look.tried.reason for look in result.looks), most=400)
-        raise InvalidSpec("no plan is possible: {}", reasons or "no card to choose from")
-    found = Found(
-        goal=goal,
-        what=result.best.candidate.what if result.best else None,
-        value=result.best.candidate.value if result.best else None,
-        tried=tuple(_with_speed(worked_out(look)).tried for look in _shown(result.looks, chosen)),
-        num_tried=len(result.looks),
-        nearest_failing=_with_speed(nearest).tried if nearest else None,
+    look, found, warnings = goals.choose(
+        goal, GOALS, Asked(job, tuple(cards), headroom), worked_out, _with_speed, nothing="no card to choose from"
     )
-    chosen_answer = answer(chosen.candidate.job)
-    return replace(chosen_answer, found=found, warnings=(*warnings, *chosen_answer.warnings))
-
-
-def nearest_of(looks: Iterable[Look]) -> Look | None:
-    """Of the plans that are possible and do not fit, the one that misses by least."""
-    failing = (look for look in looks if not look.leaves and (look.verdict is not None or look.least_bytes))
-    nearest: Look | None = None
-    for look in sorted(failing, key=lambda look: look.nearness, reverse=True):
-        if nearest is not None and look.nearness <= nearest.nearness:
-            break  # none behind it can miss by less
-        found = worked_out(look)
-        if found.verdict is not None and (nearest is None or found.nearness > nearest.nearness):
-            nearest = found
-    return nearest
+    chosen = answer(look.job)
+    return replace(chosen, found=found, warnings=(*warnings, *chosen.warnings))
 
 
 def worked_out(look: Look) -> Look:
     """The plan with what it comes to."""
     return look if look.verdict is not None or not look.least_bytes else _look(look.candidate, None)
-
-
-def _shown(looks: list[Look], chosen: Look) -> list[Look]:
-    """The plans around the chosen one."""
-    index = next(position for position, look in enumerate(looks) if look.candidate is chosen.candidate)
-    start = max(0, min(index - SHOWN + 1 + LARGER_ONES, len(looks) - SHOWN))
-    return looks[start : start + SHOWN]
 
 
 def _look(candidate: Candidate, headroom: float | None) -> Look:
@@ -193,20 +160,7 @@ def _smallest(asked: Asked) -> Result:
             loaded[dtype] = found.verdict.loaded_bytes
         return found
 
-    return _first(smallest_gpu(asked.job, asked.cards), look)
-
-
-def _first(candidates: Iterable[Candidate], look_at: Callable[[Candidate], Look]) -> Result:
-    """The first that fits, and a few behind it."""
-    looks: list[Look] = []
-    best: Look | None = None
-    for candidate in candidates:
-        look = look_at(candidate)
-        looks.append(look)
-        best = best or (look if look.leaves else None)
-        if best is not None and len(looks) - looks.index(best) > LARGER_ONES:
-            break
-    return Result(looks, best)
+    return first_enough(smallest_gpu(asked.job, asked.cards), look)
 
 
 def _fastest(looks: list[Look]) -> Look | None:
@@ -223,26 +177,13 @@ def _fewest(asked: Asked) -> Result:
         looks += here
         best = _fastest(here)
         if best is not None:
-            return Result(looks, best)
-    return Result(looks, None)
+            return goals.Result(looks, best)
+    return goals.Result(looks, None)
 
 
 def _best_split(asked: Asked) -> Result:
     looks = [_look(candidate, asked.headroom) for candidate in splits(asked.job)]
-    return Result(looks, _fastest(looks))
-
-
-def _largest(asked: Asked, of: Callable[[int], Candidate], most: int, guess: int) -> Result:
-    """The largest number up to `most` that fits."""
-    looks: dict[int, Look] = {}
-
-    def fits(number: int) -> bool:
-        if number not in looks:
-            looks[number] = _look(of(number), asked.headroom)
-        return looks[number].leaves
-
-    best = largest(fits, most, guess)
-    return Result([looks[number] for number in sorted(looks)], looks.get(best))
+    return goals.Result(looks, _fastest(looks))
 
 
 def _longest_context(asked: Asked) -> Result:
@@ -250,7 +191,7 @@ def _longest_context(asked: Asked) -> Result:
     longest = job.model.context or max(job.context, DEFAULT_CONTEXT)
     capacity = _capacity(job)
     guess = capacity.longest_context if capacity else job.context
-    return _largest(asked, lambda tokens: with_context(job, tokens), longest, guess)
+    return largest_look(lambda tokens: _look(with_context(job, tokens), asked.headroom), longest, guess)
 
 
 def _most_users(asked: Asked) -> Result:
@@ -258,7 +199,7 @@ def _most_users(asked: Asked) -> Result:
     capacity = _capacity(job)
     guess = int(capacity.concurrency) if capacity else job.requests.concurrency
     most = job.plan.max_sequences or MOST_USERS
-    return _largest(asked, lambda sequences: with_users(job, sequences), most, guess)
+    return largest_look(lambda sequences: _look(with_users(job, sequences), asked.headroom), most, guess)
 
 
 def _capacity(job: ServeJob) -> Capacity | None:
@@ -270,7 +211,7 @@ def _capacity(job: ServeJob) -> Capacity | None:
 
 
 def _quantisation(asked: Asked) -> Result:
-    return _first(formats(asked.job), lambda candidate: _look(candidate, asked.headroom))
+    return first_enough(formats(asked.job), lambda candidate: _look(candidate, asked.headroom))
 
 
 GOALS: Final[dict[str, Callable[[Asked], Result]]] = {

@@ -21,17 +21,18 @@ from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, Note, VramcastError
 from vramcast.estimate.serving import answer, verdict
 from vramcast.estimate.speed import timed
-from vramcast.search.serving_nearest import Attempt, nearest
-from vramcast.search.serving_rates import RateSearch
-from vramcast.search.serving_replicas import (
+from vramcast.search.serving_nearest import (
+    Attempt,
     Deployment,
     Replica,
     most_machines,
+    nearest,
     options_of,
     per_user,
     replica_of,
     with_users,
 )
+from vramcast.search.serving_rates import RateSearch
 from vramcast.search.serving_space import Enumeration, key_of, on_one, rent_of
 from vramcast.search.training.limits import beats, cheapest_of_alike, comparable
 from vramcast.units import ceil_div

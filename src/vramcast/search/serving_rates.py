@@ -20,7 +20,7 @@ from vramcast.domain.serving import ServeJob, Traffic
 from vramcast.errors import InvalidSpec, Note, VramcastError
 from vramcast.estimate.serving import deploy, verdict
 from vramcast.estimate.traffic import SIMULATED_S, Setting, Trial, least, rate_bounds, setting_of, trial
-from vramcast.search.serving_replicas import Deployment, Replica, most_machines
+from vramcast.search.serving_nearest import Deployment, Replica, most_machines
 from vramcast.search.serving_space import Enumeration, key_of, on_one, rent_of
 
 MOST_REPLICAS: Final = 1024

@@ -21,8 +21,7 @@ from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Note, Unsupported, joined
 from vramcast.estimate.serving_changes import with_length
-from vramcast.search.serving_nearest import Attempt
-from vramcast.search.serving_replicas import Replica
+from vramcast.search.serving_nearest import Attempt, Replica
 from vramcast.states.ggml import MIXES
 from vramcast.states.storage import FORMATS
 

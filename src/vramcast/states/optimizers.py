@@ -50,8 +50,7 @@ from vramcast.states.shapes import (
     rotations,
 )
 from vramcast.states.shapes import elements as count_elements
-
-FP32: Final = 4
+from vramcast.units import FP32
 
 DEFAULT_RANK: Final = 128
 """Rank of GaLore's projection where none is given [galore, section 5]."""

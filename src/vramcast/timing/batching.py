@@ -513,18 +513,3 @@ def _steps_within(wait: float, first: float, more: float) -> int:
         return max(1, ceil(wait / first - 1e-9))
     half = first - more / 2
     return max(1, ceil((sqrt(half * half + 2 * more * wait) - half) / more - 1e-9))
-
-
-def routed(schedulers: Sequence[Batching], arrivals: Iterable[Arrival], *, least_loaded: bool) -> None:
-    """Requests of several schedulers behind a router, which takes them in turn or where the load is least [dp]."""
-    for number, arrival in enumerate(arrivals):
-        if least_loaded:
-            for one in schedulers:
-                one.advance(arrival.at_s)
-            chosen = min(schedulers, key=lambda one: one.load)
-        else:
-            chosen = schedulers[number % len(schedulers)]
-            chosen.advance(arrival.at_s)
-        chosen.push(arrival)
-    for one in schedulers:
-        one.advance(inf)

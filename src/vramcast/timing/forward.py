@@ -44,12 +44,11 @@ from vramcast.domain.model import (
     Split,
 )
 from vramcast.parallel.layout import Layout
-from vramcast.states.cache import local_kv_heads, state_bytes, token_bytes
 from vramcast.states.shapes import local_shape
-from vramcast.states.storage import format_of
+from vramcast.states.storage import format_of, local_kv_heads, state_bytes, token_bytes
 from vramcast.timing.kernels import WHOLE
 from vramcast.timing.work import FUSED, ROUTING, SCAN_CHUNK, Placement, Setting, Sizes, Step, Work, collective
-from vramcast.units import ceil_div
+from vramcast.units import FP32, ceil_div
 
 INDEXED_TOKENS: Final = 2048
 """Tokens that sparse attention reads [DSA]."""
@@ -177,8 +176,6 @@ NOT_POINTWISE: Final = frozenset({
     "causal_conv1d", "hold", "slice", "view", "chunk", "promote", "all_reduce", "all_gather", "reduce_scatter",
 })
 """Operators of a tape that are counted elsewhere, or move nothing."""
-
-FP32: Final = 4
 
 
 def pointwise(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from vramcast.timing.operations import UNREAD, Operation
+from vramcast.timing.roofline import UNREAD, Operation
 from vramcast.tracing.operators import COLLECTIVES, Operator, all_tensors
 
 NO_KERNEL: Final = frozenset({
@@ -42,7 +42,7 @@ DTYPES: Final = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64", torch.float8_e4m3fn: "fp8",
     torch.float8_e5m2: "fp8", torch.float8_e4m3fnuz: "fp8", torch.float8_e5m2fnuz: "fp8",
 }
-"""Of a product's operands -> key of `timing.operations.PRECISIONS`; others are computed as fp32 or tf32."""
+"""Of a product's operands -> key of `timing.roofline.PRECISIONS`; others are computed as fp32 or tf32."""
 COMPUTES: Final = re.compile(r"mm$|rnn|lstm|gru|linalg|fft")
 """Of operators whose operations nobody counts: that they move memory is the least of it."""
 CAUSAL: Final = frozenset({"is_causal", "custom_mask_type"})

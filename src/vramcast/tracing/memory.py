@@ -16,7 +16,7 @@ from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec
-from vramcast.timing.operations import LAUNCH_QUEUE, Operation
+from vramcast.timing.roofline import LAUNCH_QUEUE, Operation
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.pinned import Pinned
 from vramcast.tracing.tape import STEP, Action, Block, Tape

@@ -32,9 +32,9 @@ from vramcast.domain.trace_job import (
 )
 from vramcast.errors import Note
 from vramcast.estimate.interval import HIGH_SHARE, chance_within, interval, likest_runs, misses, traced_traits
-from vramcast.estimate.outside import communicator_bytes
+from vramcast.estimate.ranks import communicator_bytes
 from vramcast.recordings.stacks import is_python, is_users, python_frames, shown
-from vramcast.timing.operations import UNREAD, step_of
+from vramcast.timing.roofline import UNREAD, step_of
 from vramcast.timing.training.parts import bound_of
 from vramcast.tracing.tape import (
     Block,

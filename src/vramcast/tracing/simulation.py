@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec
-from vramcast.timing.operations import Operation
+from vramcast.timing.roofline import Operation
 from vramcast.tracing.call import Call, Kernels, Rule, as_on_host
 from vramcast.tracing.costs import num_bytes, operation_of
 from vramcast.tracing.draws import drawn

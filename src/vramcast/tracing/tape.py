@@ -21,7 +21,7 @@ from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.domain.program import Category
 from vramcast.domain.snapshot import PREDICTED, Frame, PoolId, Snapshot, Trace
 from vramcast.recordings.recorder import Recorder
-from vramcast.timing.operations import Operation
+from vramcast.timing.roofline import Operation
 
 STEP: Final = "step"  # the name of marks behind a step
 LATER: Final = "later"  # the name of the mark behind the steps that count: what comes is evaluation, or the next epoch

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.blocks.diffusion.common import Step
-from vramcast.blocks.diffusion.networks import count_elements, network_of
+from vramcast.blocks.diffusion.common import Step, count_elements, network_of
 from vramcast.domain import pipeline as net
 from vramcast.domain import pipeline as vae
 from vramcast.domain.program import extent

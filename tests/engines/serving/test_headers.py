@@ -4,9 +4,8 @@ from msgspec.structs import replace
 
 from vramcast.catalogue.models import load_model
 from vramcast.domain.model import StoredTensor, StoredWeights
-from vramcast.engines.serving.headers import Part, part_of_stored
 from vramcast.engines.serving.stages import even_stages
-from vramcast.engines.serving.weights import Formats, loaded, total, weight_tensors
+from vramcast.engines.serving.weights import Formats, Part, loaded, part_of_stored, total, weight_tensors
 from vramcast.parallel.layout import Layout
 
 MODEL = load_model("llama-3.2-1b")

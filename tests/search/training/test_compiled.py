@@ -12,14 +12,12 @@ from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import Space
 from vramcast.domain.program import extent
 from vramcast.errors import VramcastError
-from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.ranks import outside_tensors
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import rank_programs
-from vramcast.search.training.direct import Known, choices
-from vramcast.search.training.labels import RESPECTS, label
-from vramcast.search.training.limits import by_machine
+from vramcast.search.training.direct import Known, choices, plans_on
+from vramcast.search.training.limits import RESPECTS, by_machine, label
 from vramcast.search.training.megatron import Memories, blocks
-from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Plans, rounded
 from vramcast.search.training.times import steps_s
 

@@ -19,7 +19,7 @@ from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import answer, needed_bytes
 from vramcast.report.messages import Words
 from vramcast.report.plan_document import reason_words
-from vramcast.search.training.labels import label, options
+from vramcast.search.training.limits import label, options
 from vramcast.search.training.megatron import blocks
 from vramcast.search.training.search import search
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from truth.rows.kernels.harness import FP32, INT64, Bench, Case, Iteration, peak
 from vramcast.operators import aten
 from vramcast.operators.activation import Gate, gated_activation
+from vramcast.operators.attention import rope
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, Numerics, linear
 from vramcast.operators.norm import Norm, layer_norm, partial_sums, rms_norm
-from vramcast.operators.rope import rope
 
 
 def _norm(case: Case, width: str, weights: int, partial_sums: int) -> tuple[Bench, Value, Norm]:

@@ -15,8 +15,7 @@ from truth.rows.serving.formats import weights_of
 from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
-from vramcast.engines.sglang.deploy import unused_draft_bytes
-from vramcast.engines.sglang.pools import communication
+from vramcast.engines.sglang.deploy import communication, unused_draft_bytes
 from vramcast.estimate.serving import answer
 from vramcast.units import GIB
 

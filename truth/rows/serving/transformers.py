@@ -18,7 +18,7 @@ from vramcast.domain.program import extent
 from vramcast.domain.serving import Requests, ServeJob, ServePlan, Version
 from vramcast.errors import VramcastError
 from vramcast.estimate.interval import serving_traits
-from vramcast.estimate.outside import context_tensor
+from vramcast.estimate.ranks import context_tensor
 from vramcast.estimate.serving import deploy
 from vramcast.estimate.timeline import Simulated, simulate
 from vramcast.units import GIB, MIB

@@ -12,7 +12,8 @@ from vramcast.blocks.diffusion.autoencoder_kl import in_tiles
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each
 from vramcast.domain.model import Parameter
 from vramcast.domain.pipeline import AutoencoderKLWan
-from vramcast.operators.eager import FP32, Array, Tape
+from vramcast.operators.eager import Array, Tape
+from vramcast.units import FP32
 
 KEPT_FRAMES: Final = 2
 

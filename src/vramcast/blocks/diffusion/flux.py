@@ -14,7 +14,8 @@ from vramcast.blocks.diffusion import common as nn
 from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
 from vramcast.domain.model import Parameter
 from vramcast.domain.pipeline import Flux, Flux2, QwenImage
-from vramcast.operators.eager import FP32, Array, Tape
+from vramcast.operators.eager import Array, Tape
+from vramcast.units import FP32
 
 STEP_FREQUENCIES = 256
 PATCH = 2

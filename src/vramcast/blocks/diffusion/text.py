@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from vramcast.blocks.diffusion.common import feed_forward, heads_of, merged, projections, swiglu
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm
-from vramcast.operators.eager import FP32, Array, Tape
+from vramcast.operators.eager import Array, Tape
+from vramcast.units import FP32
 
 SOURCE = "transformers models/t5/modeling_t5.py, models/clip/modeling_clip.py and kin"
 

@@ -16,7 +16,8 @@ from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, W
 from vramcast.blocks.diffusion.flux import fused, stream
 from vramcast.domain.model import Parameter
 from vramcast.domain.pipeline import CogVideoX, Face, HunyuanVideo, Wan
-from vramcast.operators.eager import FP32, Array, Tape
+from vramcast.operators.eager import Array, Tape
+from vramcast.units import FP32
 
 STEP_FREQUENCIES = 256
 

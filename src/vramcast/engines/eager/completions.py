@@ -27,7 +27,6 @@ from vramcast.engines.eager.phases import Stepping, cache_width, plain_phases
 from vramcast.engines.eager.preference import (
     ENTROPY_ROWS,
     ENTROPY_TENSORS,
-    FP32,
     Cached,
     Rated,
     casts_of,
@@ -37,6 +36,7 @@ from vramcast.engines.eager.preference import (
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.eager.trl import LOADS_FP32_SINCE, beta_of, generated_at_once, is_trl, trl_version
 from vramcast.errors import InvalidSpec, Note, Unsupported
+from vramcast.units import FP32
 
 WRITTEN: Final = ("grpo", "rloo")
 """Objectives of TRL's trainers that write answers."""

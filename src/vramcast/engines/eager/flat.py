@@ -6,18 +6,11 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from vramcast.blocks.projection import EXPERTS
+from vramcast.blocks.parts import EXPERTS
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.eager.passes import Around, Piece
-from vramcast.engines.eager.recipe import (
-    ROOT,
-    STORAGE_WIDTH,
-    Part,
-    Sharding,
-    owner_of,
-    sharded,
-)
-from vramcast.parallel.fsdp1 import (
+from vramcast.engines.eager.recipe import ROOT, STORAGE_WIDTH, Part, Sharding, owner_of, sharded
+from vramcast.parallel.fsdp import (
     FlatStage,
     FlatUnit,
     flat_backward,

@@ -18,7 +18,7 @@ from vramcast.engines.eager.flat import Flat
 from vramcast.engines.eager.graphs import blocks
 from vramcast.engines.eager.passes import Around, Piece, evaluation, inference, passes
 from vramcast.engines.eager.phases import Stepping, stepped
-from vramcast.engines.eager.preference import FP32, Rated, renamed
+from vramcast.engines.eager.preference import Rated, renamed
 from vramcast.engines.eager.recipe import (
     ROOT,
     Part,
@@ -50,6 +50,7 @@ from vramcast.parallel.fsdp import (
 )
 from vramcast.states.shapes import sharded_shape
 from vramcast.states.steps import Weight, state_program, weight_program
+from vramcast.units import FP32
 
 SOURCE = "pytorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
 

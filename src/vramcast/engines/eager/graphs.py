@@ -17,8 +17,8 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.errors import Note
 from vramcast.operators.graph import Graph, without_gradients
+from vramcast.units import INT64
 
-INT64: Final = 8
 ADDED_MASK: Final = "attention mask"
 """What eager code adds to scores: no operator saves it, so it dies with the forward of the layers unless a checkpoint
 holds it for theirs [transformers masking_utils.py `eager_mask`]."""

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end, transient
 from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph, saver_counts
-from vramcast.operators.linear import FP32
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
-from vramcast.units import ceil_div
+from vramcast.units import FP32, ceil_div
 
 
 class Gradient(NamedTuple):
@@ -391,7 +390,7 @@ def _second_loss(recipe: Recipe) -> Program:
     size = recipe.sizes.tokens * recipe.model.vocab * width
     tensor = Tensor(name="logits and the loss that nobody uses", num_bytes=size, category=Category.TEMPORARIES,
                     owner="head", formula=f"{recipe.sizes.tokens:,} x {recipe.model.vocab:,} x {width} B")
-    return (Alloc(tensor), Free(tensor))
+    return transient(tensor)
 
 
 def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None = None) -> Program:

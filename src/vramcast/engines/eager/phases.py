@@ -19,9 +19,9 @@ from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.engines.eager.trl import beta_of, generated_at_once
 from vramcast.errors import Note
 from vramcast.operators.lowering import WeightGradients
-from vramcast.states.optimizers import FP32, OptimizerRule
+from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.steps import Weight, state_program, step_program, weight_program
-from vramcast.units import MIB
+from vramcast.units import FP32, MIB
 
 BUCKET_BYTES: Final = 25 * MIB
 """DDP's bucket_cap_mb [pytorch torch/nn/parallel/distributed.py]."""

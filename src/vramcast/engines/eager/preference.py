@@ -43,9 +43,8 @@ from vramcast.engines.eager.trl import LOADS_FP32_SINCE, is_trl, trl_version
 from vramcast.errors import Note, Unsupported
 from vramcast.operators.graph import Graph
 from vramcast.states.steps import weight_program
-from vramcast.units import ceil_div
+from vramcast.units import FP32, ceil_div
 
-FP32: Final = 4
 ENTROPY_ROWS: Final = 128
 """`entropy_from_logits` looks at so many rows together: their log-probabilities, exponentials and product."""
 ENTROPY_TENSORS: Final = 3

@@ -11,7 +11,7 @@ from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.lengths import image_positions
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
-from vramcast.blocks.projection import EXPERTS
+from vramcast.blocks.parts import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.blocks.ssm import STEPS
 from vramcast.domain.cublas import blas_workspaces
@@ -42,17 +42,12 @@ from vramcast.engines.eager.releases import (
 )
 from vramcast.engines.eager.trl import loads_fp32, reentrant
 from vramcast.engines.training import engine_of
-from vramcast.engines.transformers.versions import (
-    behaviour,
-    left_sentences,
-    left_whole,
-)
+from vramcast.engines.transformers.versions import behaviour, left_sentences, left_whole
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
-from vramcast.operators.linear import NUMERICS, Numerics
+from vramcast.operators.linear import NUMERICS, QUANTISED, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
-from vramcast.operators.quantised import QUANTISED
 from vramcast.states.optimizers import optimizer
-from vramcast.units import DTYPE_BITS, ceil_div
+from vramcast.units import DTYPE_BITS, FP32, ceil_div
 
 LOSSES: Final[dict[Loss, str]] = {
     Loss.EAGER: "eager",
@@ -64,8 +59,6 @@ LOSSES: Final[dict[Loss, str]] = {
 
 WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln")
 """PEFT methods that add no correction to linear layers."""
-
-FP32: Final = 4
 
 COMPUTES_IN_BF16: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
 
@@ -247,7 +240,7 @@ def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:
     a loop over experts adds to zeros of the type that it was asked in, which is the LayerNorm's (Phi-3.5-MoE).
 
     Source: [transformers] models/phimoe/modeling_phimoe.py `PhimoeSparseMoeBlock.forward`; pytorch
-    aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/quantised.py
+    aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/linear.py
     """
     layer = stack.runs[0].layer
     if layer.norm is Norm.RMS:

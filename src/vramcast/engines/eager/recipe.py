@@ -19,12 +19,12 @@ from typing import Final, Literal, NamedTuple
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of, word_outside
-from vramcast.blocks.projection import EXPERTS, corrected
+from vramcast.blocks.parts import EXPERTS, corrected
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.towers import is_behind
 from vramcast.domain.model import Model, Parameter, Split, Stack
+from vramcast.operators.linear import QUANTISED
 from vramcast.operators.lora import ADAPTERS, Adapter
-from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight, kind_of
 from vramcast.states.storage import BITSANDBYTES, bitsandbytes_converts, is_linear
 from vramcast.units import ceil_div

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from vramcast.blocks.ends import LINEAR
 from vramcast.domain.job import AttentionKernel, Job, Loss, Plan, Precision, Shards
 from vramcast.domain.version import Version, last_release, read_version
-from vramcast.engines.eager.recipe import Recipe
+from vramcast.engines.eager.recipe import IN_MEMORY, Recipe
 from vramcast.engines.training import TRAINING, Sharder, engine_of
 from vramcast.engines.transformers.versions import (
     ALWAYS,
@@ -268,3 +268,14 @@ def _needs_deepspeed(job: Job) -> bool:
     partly = plan.shards in (Shards.OPTIMIZER, Shards.OPTIMIZER_AND_GRADIENTS)
     offloads = plan.offload_optimizer != "none" or plan.offload_parameters != "none"
     return partly or offloads or any(name in job.engine_options for name in ZERO_OPTIONS)
+
+
+LOADS_PACKED_WHOLE_SINCE: Final[Version] = (5,)
+"""Before, each weight that was packed went to main memory again under FSDP and ZeRO-3, whose `zero.Init` packed bases
+are loaded without [transformers modeling_utils.py `get_init_context`; 4.57 `_load_state_dict_into_meta_model`]."""
+
+
+def loads_whole(job: Job) -> bool:
+    packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+    packed = packed and not job.engine_options.get("loads_on_host")
+    return packed and software(job).transformers >= LOADS_PACKED_WHOLE_SINCE

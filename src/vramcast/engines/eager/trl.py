@@ -23,6 +23,7 @@ from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe
 from vramcast.engines.eager.releases import NON_REENTRANT_SINCE, liger_kernels, sharder, software, transformers_version
 from vramcast.errors import InvalidSpec, Note
 from vramcast.operators.linear import Numerics
+from vramcast.units import FP32
 
 CONTEMPORARY_TRL: Final[tuple[tuple[Version, Version], ...]] = (
     ((5, 14), (1, 9)), ((5, 2), (0, 28)), ((5, 0), (0, 27)), ((4, 57), (0, 24)), ((4, 53), (0, 19)), ((0,), (0, 7, 2)),
@@ -80,8 +81,6 @@ KEEPS_ADAPTERS: Final[Version] = (0, 9)
 LOADS_FP32_SINCE: Final[Version] = (0, 27)
 """A model given by its id is loaded in float32 where `dtype` does not say otherwise [TRL trainer/utils.py
 `create_model_from_path`, model_config.py `dtype`]; before, as its checkpoint has it."""
-
-FP32: Final = 4
 
 
 def trl_version(job: Job) -> Version:

@@ -18,9 +18,9 @@ from vramcast.operators import aten
 from vramcast.operators.activation import FUSED, activation
 from vramcast.operators.attention import KERNELS, Scores
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import QUANTISED
 from vramcast.operators.norm import Norm as NormSpec
 from vramcast.operators.norm import layer_norm, rms_norm
-from vramcast.operators.quantised import QUANTISED
 
 WIDTH = 2  # bytes of an element: bf16-true
 PROMPT = 10  # adapter_prompt_length

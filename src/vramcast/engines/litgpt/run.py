@@ -22,9 +22,9 @@ from vramcast.domain.version import date_text
 from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
 from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import QUANTISED
 from vramcast.operators.lowering import Lowered, WeightGradients, lower
-from vramcast.operators.quantised import QUANTISED
-from vramcast.parallel.fsdp1 import (
+from vramcast.parallel.fsdp import (
     FlatStage,
     FlatUnit,
     flat_backward,

@@ -34,8 +34,8 @@ from vramcast.engines.llamacpp.graph_parts import Build, window_cells
 from vramcast.engines.llamacpp.projector import Projector, projector_of
 from vramcast.engines.llamacpp.settings import Settings, checked_options, settings_of
 from vramcast.engines.llamacpp.weights import Placement, Weight, place_of, placement_of, weights_of
-from vramcast.states.cache import state_elements
 from vramcast.states.ggml import QUANTISED, TYPES, row_bytes, type_of
+from vramcast.states.storage import state_elements
 from vramcast.units import ceil_div, round_up
 
 STATE_BYTES = 4  # recurrent states are f32

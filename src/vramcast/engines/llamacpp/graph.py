@@ -16,8 +16,8 @@ from vramcast.engines.ggml.ops import Graph, Tensor, fed
 from vramcast.engines.llamacpp.graph_attention import attention, latent_attention
 from vramcast.engines.llamacpp.graph_parts import Build, experts, feed_forward
 from vramcast.errors import Unsupported
-from vramcast.states.cache import state_elements
 from vramcast.states.ggml import row_bytes
+from vramcast.states.storage import state_elements
 
 
 def _sequences(build: Build) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Head, Layer, Norm, Noun, Run, Stack
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.engines.megatron import fsdp
+from vramcast.engines.megatron import weights
 from vramcast.engines.megatron.options import DEFAULT, Context
 from vramcast.engines.megatron.weights import embedding_weights, head_weights, layer_weights, owned_weights
 from vramcast.errors import InvalidSpec
@@ -161,12 +161,12 @@ class ChunkBuilder:
             backward.insert(0, Alloc(self.gradient))  # received
         if self.widths is None:
             return ChunkPrograms(tuple(forward), tuple(backward))
-        return ChunkPrograms(*fsdp.around(tuple(forward), tuple(backward), self._end_elements(chunk), self.widths))
+        return ChunkPrograms(*weights.around(tuple(forward), tuple(backward), self._end_elements(chunk), self.widths))
 
     def _passes(self, count: int, lowered: Lowered, elements: int) -> tuple[Program, Program]:
         """Forward and backward of equal blocks."""
         if self.widths is not None and elements:
-            return fsdp.repeated(lowered, count, elements, self.widths)
+            return weights.repeated(lowered, count, elements, self.widths)
         if count == 1:
             return lowered.forward, lowered.backward
         return (Loop(count, lowered.forward),), (Loop(count, lowered.backward),)

@@ -23,8 +23,7 @@ from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Model, MoE, MultiLatentAttention, Noun, Stack
-from vramcast.engines.megatron.fsdp import Widths
-from vramcast.engines.megatron.weights import check_adapters, lora_of
+from vramcast.engines.megatron.weights import Widths, check_adapters, lora_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.parallel.layout import Layout, uneven
 from vramcast.units import MIB

@@ -28,7 +28,7 @@ from vramcast.engines.megatron.weights import (
     tower_weights,
 )
 from vramcast.errors import InvalidSpec, Note
-from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
+from vramcast.parallel.layout import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
 from vramcast.units import tensor_bytes
 

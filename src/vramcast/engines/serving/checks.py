@@ -18,9 +18,8 @@ from vramcast.engines.serving.rank import attending_apart, expert_degrees, job_f
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
 from vramcast.engines.serving.table import SERVING, OldestSm, Support
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, listed
-from vramcast.states.cache import KV_BITS
 from vramcast.states.ggml import TYPES
-from vramcast.states.storage import BITSANDBYTES, GGUF, has_bitsandbytes, refuse_bitsandbytes
+from vramcast.states.storage import BITSANDBYTES, GGUF, KV_BITS, has_bitsandbytes, refuse_bitsandbytes
 
 FLASH_SM: Final = 80
 """flash-attn 2."""

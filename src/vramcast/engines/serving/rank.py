@@ -28,9 +28,9 @@ from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import mtp_parameters
 from vramcast.domain.calibration import corrected_by, scaled
 from vramcast.domain.model import Attention, Layer, Mixer, Model, MoE, MultiLatentAttention, Parameter, Split
-from vramcast.domain.program import Category, Program, Tensor
+from vramcast.domain.program import Category, Program, Tensor, transient
 from vramcast.domain.serving import Draft, ServeJob
-from vramcast.engines.serving.stages import Stage, even_stages
+from vramcast.engines.serving.stages import Stage, even_stages, logits, widest_moment
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import (
     MARLIN,
@@ -306,6 +306,24 @@ def attending_apart(job: ServeJob) -> int:
 def gathered(job: ServeJob) -> int:
     """Data-parallel ranks whose tokens pass through the experts of each: whole experts meet their share of them."""
     return job.plan.dp if shares_experts(job) and not job.plan.expert_parallel else 1
+
+
+def forward_step(job: ServeJob, stage: Stage, *, tokens: int, source: str, sequences: int = 0) -> Program:
+    """A forward of so many tokens; behind the last stage the logits of so many sequences.
+
+    Args:
+        source: where the engine's forward is written
+    """
+    model, width = job.model, WIDTHS[dtype_of(job.model, job.plan.dtype)]
+    step = transient(*widest_moment(
+        model, stage, tokens=tokens, tp=job.plan.tp, experts_divided=expert_degrees(job)[1], width=width,
+        source=source, gathered=gathered(job),
+    ))
+    if stage.last and sequences:
+        step += transient(
+            *logits(model, sequences=sequences, width=width, source=source, copies=attending_apart(job))
+        )
+    return corrected(job, step)
 
 
 def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT
-from vramcast.blocks.diffusion.networks import buffer_elements, weights_of
+from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, buffer_elements, weights_of
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, Model, Parameter
@@ -26,9 +25,8 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank, Version
 from vramcast.engines.ggml.ops import Tensor as Node
 from vramcast.engines.serving.requests import typed_options
-from vramcast.engines.stable_diffusion_cpp.diffusion_transformers import flux_graph, mmdit_graph
+from vramcast.engines.stable_diffusion_cpp.graphs import flux_graph, mmdit_graph, text_graph, unet_graph, vae_graph
 from vramcast.engines.stable_diffusion_cpp.ops import compute_buffer_bytes
-from vramcast.engines.stable_diffusion_cpp.unet import text_graph, unet_graph, vae_graph
 from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.states.ggml import QUANTISED, TYPES
 from vramcast.states.storage import format_of

@@ -15,7 +15,7 @@ from msgspec import Struct
 from vramcast import operators
 from vramcast.blocks import parts
 from vramcast.blocks.mlp import is_router
-from vramcast.blocks.projection import project
+from vramcast.blocks.parts import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import Recompute

@@ -43,7 +43,7 @@ from vramcast.parallel.fsdp import (
     scattered,
     sharded_gradients,
 )
-from vramcast.parallel.pipeline import Slot, Slots, gpipe, interleaved, one_forward_one_backward
+from vramcast.parallel.layout import Slot, Slots, gpipe, interleaved, one_forward_one_backward
 from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.steps import clip_program, state_program, step_program, weight_program
 

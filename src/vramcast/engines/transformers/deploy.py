@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from vramcast.blocks.ends import boundary, chained
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.blocks.projection import project
+from vramcast.blocks.parts import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.cublas import blas_workspace
@@ -31,7 +31,7 @@ from vramcast.engines.transformers.versions import left_sentences, left_whole
 from vramcast.errors import InvalidSpec, Note
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import lower_inference
-from vramcast.parallel.device_map import balanced, modules_of, require_layers
+from vramcast.parallel.layout import balanced, modules_of, require_layers
 from vramcast.states.storage import BITSANDBYTES, is_linear
 
 

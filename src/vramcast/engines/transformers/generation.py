@@ -24,8 +24,8 @@ from vramcast.engines.transformers.settings import Settings, sizes_of
 from vramcast.errors import Note
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import lower_inference
-from vramcast.states.cache import state_bytes
-from vramcast.units import ceil_div
+from vramcast.states.storage import state_bytes
+from vramcast.units import FP32, INT64, ceil_div
 
 SOURCE: Final = "transformers cache_utils.py"
 
@@ -121,9 +121,6 @@ def _tensor(name: str, num_bytes: int, formula: str = "") -> Tensor:
 
 
 PROMPT_SOURCE: Final = "transformers models/*/modeling_*.py, generation/utils.py"
-
-INT64: Final = 8
-FP32: Final = 4
 
 
 class Held(NamedTuple):

@@ -28,7 +28,7 @@ from vramcast.states.storage import BITSANDBYTES, format_of
 from vramcast.units import DTYPE_BITS, ceil_div
 
 if TYPE_CHECKING:
-    from vramcast.engines.serving.headers import Part
+    from vramcast.engines.serving.weights import Part
 
 SOURCE: Final = "the model's modules in transformers models/*/modeling_*.py"
 
@@ -60,7 +60,7 @@ def weights(
     if stored is None:
         yield from found
         return
-    from vramcast.engines.serving.headers import factors, part_of_owner
+    from vramcast.engines.serving.weights import factors, part_of_owner
 
     def part(owned: Owned) -> Part:
         return part_of_owner(owned.tensor.owner, owned.tensor.name, model)
@@ -112,7 +112,7 @@ SHORT_ANSWER: Final = 2
 class Product(NamedTuple):
     """How matrix products read weights of a format."""
 
-    stored: str  # key of operators.quantised.QUANTISED from that many rows on; below, packed weights are read in place
+    stored: str  # key of operators.linear.QUANTISED from that many rows on; below, packed weights are read in place
     rows: int = 1
     buffer: bool = False  # one 16-bit copy of the largest weight is kept to unpack into
 

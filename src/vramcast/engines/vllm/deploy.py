@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, Model, MoE
-from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
+from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end, transient
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.rank import (
@@ -24,7 +24,7 @@ from vramcast.engines.serving.rank import (
     load_program,
 )
 from vramcast.engines.serving.requests import generates
-from vramcast.engines.serving.stages import Stage, even_stages, transient
+from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import loaded
 from vramcast.engines.vllm.groups import BlockPool, CacheSpec, Grouping, compressed_groups, grouped, is_compressed
 from vramcast.engines.vllm.images import CROSSED, unknown_images

@@ -27,8 +27,8 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixer, MultiLatentAttention
 from vramcast.domain.serving import Version
-from vramcast.states.cache import state_bytes, token_bytes
-from vramcast.units import ceil_div, round_up
+from vramcast.states.storage import state_bytes, token_bytes
+from vramcast.units import FP32, ceil_div, round_up
 
 
 class LayerGroup(Struct, frozen=True, kw_only=True):
@@ -294,8 +294,6 @@ SCALES: Final = 8
 
 STATE_BLOCKS: Final = {4: 4, 128: 8}
 """Compression -> tokens of a block of its compressor's states."""
-
-FP32: Final = 4
 
 
 class Rates(Struct, frozen=True):

@@ -34,11 +34,9 @@ from vramcast.domain.serving import Version
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.vllm.settings import Settings
 from vramcast.errors import Note
-from vramcast.units import ceil_div
+from vramcast.units import FP32, ceil_div
 
 RUNNER: Final = "vllm-project/vllm vllm/v1/worker/gpu_model_runner.py `profile_run`"
-
-FP32: Final = 4
 
 
 class LargestImage(Struct, frozen=True):

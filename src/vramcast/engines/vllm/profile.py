@@ -31,16 +31,16 @@ from msgspec import Struct
 
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.domain.model import MLP, Model, MoE
-from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor, transient
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.engines.serving.rank import expert_degrees, shares_experts
 from vramcast.engines.serving.requests import generates
-from vramcast.engines.serving.stages import HIDDEN_COPIES, Stage, inner_width, transient
-from vramcast.engines.vllm.images import CROSSED, FP32, encoder_moments, encoder_tensors, images_of, step_tensor
+from vramcast.engines.serving.stages import HIDDEN_COPIES, Stage, inner_width
+from vramcast.engines.vllm.images import CROSSED, encoder_moments, encoder_tensors, images_of, step_tensor
 from vramcast.engines.vllm.settings import Settings
 from vramcast.errors import Note
 from vramcast.states.storage import is_linear
-from vramcast.units import MIB, ceil_div
+from vramcast.units import FP32, MIB, ceil_div
 
 SAMPLER: Final = "vllm-project/vllm vllm/v1/sample/sampler.py"
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Recompute
 from vramcast.engines.megatron.chunk import Chunk, runs_of
-from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.ranks import outside_tensors
 from vramcast.estimate.step_time import step_time
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid

@@ -23,7 +23,7 @@ from vramcast.engines.megatron.run import state_rules
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import has_room
-from vramcast.estimate.outside import communicator_bytes, context_tensor
+from vramcast.estimate.ranks import communicator_bytes, context_tensor
 from vramcast.estimate.training_styles import recipe_of
 from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import Atoms

@@ -39,11 +39,20 @@ from vramcast.estimate.training import question as asked_of
 from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.degrees import too_large
-from vramcast.search.training.direct import FEW, PIPELINED, Known, num_pipelines
-from vramcast.search.training.labels import label, points, reasons_of, signature
-from vramcast.search.training.limits import Run, beats, by_machine, cheapest_of_alike, comparable, missed_limits
+from vramcast.search.training.direct import FEW, PIPELINED, Known, num_pipelines, plans_on
+from vramcast.search.training.limits import (
+    Run,
+    beats,
+    by_machine,
+    cheapest_of_alike,
+    comparable,
+    label,
+    missed_limits,
+    points,
+    reasons_of,
+    signature,
+)
 from vramcast.search.training.megatron import Memories
-from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Candidates, Key, Plans, Pool, Questions, Rule, num_splits, together
 
 POOL: Final = 2048

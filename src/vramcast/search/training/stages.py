@@ -23,7 +23,7 @@ from vramcast.domain.job import Job, Plan, Recompute
 from vramcast.domain.model import Layer
 from vramcast.engines.megatron.chunk import Chunk, chunks_of
 from vramcast.engines.megatron.options import Context
-from vramcast.parallel.pipeline import Slot, interleaved, one_forward_one_backward
+from vramcast.parallel.layout import Slot, interleaved, one_forward_one_backward
 from vramcast.search.training.atoms import EMBEDDING, HEAD, HEAD_BESIDE_EMBEDDING, Atoms, Passes, Piece
 from vramcast.search.training.degrees import Stages
 from vramcast.search.training.extents import Counts, Extents, freed, held, joined

@@ -14,22 +14,13 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Layer
 from vramcast.engines.megatron.chunk import Chunk
-from vramcast.estimate.step_time import (
-    NOISE_S,
-    Exchange,
-    Stage,
-    causes_of,
-    compose,
-    exchange_of,
-    step_time,
-    timing_of,
-)
+from vramcast.estimate.step_time import NOISE_S, Exchange, Stage, causes_of, compose, exchange_of, step_time, timing_of
 from vramcast.estimate.training_styles import Recipe, recipe_of
 from vramcast.search.training.atoms import EMBEDDING, HEAD, Atoms, Piece
 from vramcast.search.training.degrees import Stages
 from vramcast.search.training.extents import Counts, with_arrays
 from vramcast.search.training.stages import Recomputation, Recomputations, Role, pieces
-from vramcast.timing.training.fabric import Route
+from vramcast.timing.training.fabric import Route, spread_of
 from vramcast.timing.training.layer import (
     Elements,
     embedding_elements,
@@ -41,7 +32,6 @@ from vramcast.timing.training.layer import (
     passes_of_layer,
 )
 from vramcast.timing.training.parts import Parts, Passes
-from vramcast.timing.training.states import spread_of
 
 Seconds = Any
 """An array of float64: degrees x micro-batches."""

@@ -23,8 +23,7 @@ from vramcast.domain.model import Attention, Layer, Model, MoE, MultiLatentAtten
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import Number, overlapped, positive
 from vramcast.timing.training.operators import POOLED, entry_matrices, exit_matrices, layer_operators, output_elements
-from vramcast.timing.training.parts import Machine, Operator, Parts, Passes, Shape
-from vramcast.timing.training.rates import BACKWARD_LAUNCH, OVERLAP_LOSS, spent
+from vramcast.timing.training.parts import BACKWARD_LAUNCH, OVERLAP_LOSS, Machine, Operator, Parts, Passes, Shape, spent
 
 MODULES: Final[dict[str, frozenset[str]]] = {
     "core_attn": frozenset({"core"}),

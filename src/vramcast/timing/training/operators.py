@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
-from vramcast.blocks.projection import adapter_of
+from vramcast.blocks.parts import adapter_of
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -43,6 +43,7 @@ from vramcast.parallel.layout import Layout
 from vramcast.states.shapes import local_shape
 from vramcast.timing.training.parts import Operator, Shape, Style, part_of
 from vramcast.timing.work import FUSED, SCAN_CHUNK
+from vramcast.units import FP32
 
 OF_DISTANCES: Final = frozenset({"attention.position_k", "attention.position_q"})
 """They project DeBERTa's table of distances, once a layer however many sequences there are: not counted."""
@@ -91,8 +92,6 @@ def output_elements(model: Model) -> int:
 
 if TYPE_CHECKING:
     from vramcast.blocks.sizes import Sizes
-
-FP32: Final = 4
 
 
 def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:

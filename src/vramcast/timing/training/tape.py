@@ -29,7 +29,7 @@ from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.model import Layer
 from vramcast.operators.graph import Operator as Taped
 from vramcast.operators.graph import Value
-from vramcast.operators.quantised import QUANTISED, Storage
+from vramcast.operators.linear import QUANTISED, Storage
 from vramcast.timing.training.parts import Operator, part_of
 
 ALIGNED: Final = 16
@@ -151,7 +151,7 @@ NOTHING_MOVES: Final = frozenset({"hold", "slice", "view", "chunk", "promote"})
 TRANSFERS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 SHIFTED: Final = 4
-"""Bytes of an element of what the first kernel that unpacks a weight writes [GPTQ in operators/quantised.py]."""
+"""Bytes of an element of what the first kernel that unpacks a weight writes [GPTQ in operators/linear.py]."""
 
 ATTENTION: Final = frozenset({
     "flash_attention", "efficient_attention", "cudnn_attention", "repeat_kv", "scan", "causal_conv1d", "matmul",

@@ -32,7 +32,7 @@ from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError, T
 from torch.nn.modules import module as modules
 
 from vramcast.errors import Note
-from vramcast.timing.operations import Operation
+from vramcast.timing.roofline import Operation
 from vramcast.tracing.composites import attention
 from vramcast.tracing.environment.patches import Patches
 

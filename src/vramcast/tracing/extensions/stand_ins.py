@@ -26,7 +26,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from vramcast.errors import Note, Unsupported
-from vramcast.timing.operations import UNREAD, Operation
+from vramcast.timing.roofline import UNREAD, Operation
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.costs import num_bytes
 from vramcast.tracing.environment.patches import Patches

@@ -4,7 +4,7 @@ import pytest
 
 import vramcast
 from vramcast.domain.version import named
-from vramcast.estimate.checkouts import MADE
+from vramcast.engines.training import MADE
 from vramcast.question.build import training_engine
 
 
