@@ -25,10 +25,10 @@ MOST_TIMES: Final = 1024
 
 
 def blocks_plain(found: Examined) -> dict[str, Any] | None:
-    """Plain data of a device's blocks; None where there is none to draw."""
+    """Plain data of a device's blocks; None without events. What frees do not tell apart has totals and no block."""
     blocks = found.blocks
     events = len(found.replayed.allocated)
-    if not blocks.starts or not events:
+    if not events:
         return None
     used = {stack: place for place, stack in enumerate(dict.fromkeys(blocks.stacks))}
     frames: dict[str, int] = {}

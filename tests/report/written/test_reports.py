@@ -21,6 +21,7 @@ from vramcast.domain.program import Category
 from vramcast.domain.trace_job import TraceAnswer
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
+from vramcast.recordings.lives import CATEGORIES
 from vramcast.report.looks import LOOKS
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.sentences import TONES, word_of
@@ -226,7 +227,7 @@ def test_the_page_has_the_colours_of_reports() -> None:
     rules = (files("vramcast") / "web/page/answer.css").read_text(encoding="utf-8")
     found = {name.replace("-", " "): colour for name, colour in
              re.findall(r"\.cat-([a-z-]+) \{ fill: (#[0-9a-f]{6})", rules) if name != "other"}
-    assert found.keys() >= {"weights", "activations", "slack"}
+    assert found.keys() >= {*CATEGORIES, "slack"}  # kinds of a recording are told from one another
     assert found == {name: LOOKS[name].colour for name in found}
 
 

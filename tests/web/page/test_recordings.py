@@ -207,6 +207,87 @@ def test_a_recording_is_drawn_with_its_peak_what_was_live_and_the_kinds_of_memor
     assert "weights" in page.locator(".block-tip").inner_text()  # they lie at the bottom
 
 
+DRAWN = """() => { // the texts of a frame, and whether they have the colour that text of the page has now
+  const texts = new Map();
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    texts.set(`${text} at ${rest[1]}`, this.fillStyle);
+    write.call(this, text, ...rest);
+  };
+  const begin = CanvasRenderingContext2D.prototype.createImageData;
+  CanvasRenderingContext2D.prototype.createImageData = function (...size) {
+    texts.clear();
+    return begin.call(this, ...size);
+  };
+  window.written = () => [...texts.keys()].map((text) => text.split(" at ")[0]);
+  window.inked = (seen) => {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.fillStyle = getComputedStyle(document.body).color;
+    return pen.fillStyle !== seen && [...texts].some(([text, ink]) => text.startsWith("peak") && ink === pen.fillStyle)
+      && pen.fillStyle;
+  };
+}"""
+
+
+def test_the_picture_has_the_colours_of_the_page_whenever_they_change(opened: Opened) -> None:
+    page = opened("#/replay", wait=FORM)
+    given(page, CRASH, ".blocks")
+    page.evaluate(DRAWN)
+    page.get_by_role("button", name="Whole", exact=True).click()
+    ink = page.evaluate("inked()")
+    for change in (lambda: page.emulate_media(color_scheme="dark"),
+                   lambda: page.get_by_label("Colours").select_option("light"),
+                   lambda: page.get_by_label("Colours").select_option("dark")):
+        change()
+        ink = page.wait_for_function("(seen) => inked(seen)", arg=ink).json_value()
+
+
+def test_what_is_pointed_at_is_told_while_the_wheel_turns_and_heights_are_told_apart(opened: Opened) -> None:
+    page = opened("#/replay", wait=FORM)
+    given(page, CRASH, ".blocks")
+    page.evaluate(DRAWN)
+    line, tip = page.locator(".blocks"), page.locator(".block-tip")
+    line.scroll_into_view_if_needed()
+    box = line.bounding_box()
+    place = (round(box["x"] + box["width"] / 2), round(box["y"] + 250))
+    page.mouse.move(*place)
+    for held, turned in ((None, -6000), ("Shift", -5000)):
+        if held:
+            page.keyboard.down(held)
+        page.mouse.wheel(0, turned)
+        page.wait_for_timeout(200)
+        if held:
+            page.keyboard.up(held)
+        shown = line.get_attribute("aria-valuenow"), tip.inner_text()
+        page.mouse.move(place[0] + 1, place[1])
+        page.mouse.move(*place)
+        assert (line.get_attribute("aria-valuenow"), tip.inner_text()) == shown
+    heights = [text for text in page.evaluate("written()") if text.endswith("iB")]
+    assert len(set(heights)) == len(heights) > 1
+    line.focus()
+    page.evaluate("""() => { window.kept = []; document.addEventListener("keydown", (event) => {
+      if (event.defaultPrevented) kept.push(event.key); }); }""")
+    for key in ("Control+-", "Alt+ArrowLeft", "ArrowLeft"):
+        line.dispatch_event("keydown", {"key": key.split("+")[-1], "ctrlKey": key.startswith("Control"),
+                                        "altKey": key.startswith("Alt"), "bubbles": True, "cancelable": True})
+    assert page.evaluate("kept") == ["ArrowLeft"]
+
+
+def test_a_profile_without_addresses_is_drawn_by_its_totals(opened: Opened, tmp_path: Path) -> None:
+    events = [{"ph": "i", "name": "[memory]", "ts": 1000 + place, "pid": 1, "tid": 1, "args": {
+        "Bytes": size, "Device Id": 0, "Device Type": 1, "Total Allocated": total, "Total Reserved": 1 << 24}}
+        for place, (size, total) in enumerate([(1 << 20, 1 << 20), (1 << 21, 3 << 20), (-1 << 20, 2 << 20)])]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    page = opened("#/replay", wait=FORM)
+    given(page, tmp_path / "trace.json", ".blocks")
+    assert "3.00 MiB allocated" in page.locator(".told").inner_text()
+    assert page.locator(".block-picture ~ .legend").inner_text().split() == ["unknown", "reserved"]
+    page.locator(".blocks").focus()
+    page.keyboard.press("Enter")
+    assert "3.00 MiB" in page.locator(".moment").inner_text()
+    assert "not listed" in page.locator(".moment").inner_text()
+
+
 BELOW = 12  # pixels above the axis of the picture
 STACKED = """async (data) => {
   const { Blocks } = await import("/parts/blocks.js");

@@ -16,10 +16,10 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-function bytes(value) {
+function bytes(value, digits = 2) {
   const size = Math.abs(value);
   for (const [unit, factor] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
-    if (size >= factor) return (value / factor).toFixed(2) + " " + unit;
+    if (size >= factor) return (value / factor).toFixed(Math.max(2, digits)) + " " + unit;
   return value + " bytes";
 }
 function seconds(us) {
@@ -29,6 +29,7 @@ function seconds(us) {
 const percent = (part, whole) => (whole ? ((100 * part) / whole).toFixed(1) + "%" : "");
 const count = (value) => value.toLocaleString("en-US");
 const category = (name) => W["category." + name] ?? name;
+const kindOf = (name) => (name === "slack" ? W.rounding : category(name));
 const swatch = (colour) => el("span", { class: "swatch", style: { background: colour } });
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -94,14 +95,14 @@ function timeline(device) {
   function picked(event) {
     const { kinds, largest } = blocks.at(event), total = kinds.reduce((sum, { size }) => sum + size, 0);
     const sums = kinds.map(({ name, size, number }) => el("tr", {}, el("td", {}, swatch(COLOURS[name]), category(name)),
-      el("td", { class: "number" }, bytes(size)), el("td", { class: "number" }, percent(size, total)), el("td", { class: "number" }, count(number))));
+      el("td", { class: "number" }, bytes(size)), el("td", { class: "number" }, percent(size, total)), el("td", { class: "number" }, number ? count(number) : W.unlisted)));
     const rows = largest.map((block) => row([[bytes(blocks.sizes[block]), "number"], [category(blocks.names[blocks.kinds[block]])],
       [blocks.stackOf(block).slice(0, 4).join(" < ") || W.no_stack, "mono"]]));
     below.replaceChildren(el("h3", {}, W.event + " " + count(event) + ": " + bytes(total)), el("table", {}, el("tbody", {}, ...sums)),
       el("table", {}, el("tbody", {}, ...rows)));
   }
   const picture = new BlockPicture(blocks, {
-    bytes, count, seconds: (value) => seconds(1e6 * value), name: category, moved, picked,
+    bytes, count, seconds: (value) => seconds(1e6 * value), name: kindOf, moved, picked,
     colour: (kind) => COLOURS[kind] ?? COLOURS.unknown, ink: (name) => css("--" + name),
     marks: [{ event: blocks.peak, text: W.peak, kind: "ink" }, ...device.failures.map(({ event }) => ({ event, text: "OOM", kind: "bad" }))],
     words: {
@@ -112,7 +113,7 @@ function timeline(device) {
   });
   redraw.push(() => picture.draw());
   const legend = el("div", { class: "legend" }, ...blocks.ranges.map(([name]) => el("span", {}, swatch(COLOURS[name]), category(name))),
-    el("span", {}, swatch(COLOURS.slack), W.rounding), blocks.reserved ? el("span", {}, "┄ ", W.reserved) : null);
+    el("span", {}, swatch(COLOURS[blocks.rest]), kindOf(blocks.rest)), blocks.reserved ? el("span", {}, "┄ ", W.reserved) : null);
   return card(W.timeline, picture.node, told, legend, el("p", { class: "soft" }, W.hint), below);
 }
 

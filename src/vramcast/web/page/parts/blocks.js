@@ -18,13 +18,16 @@ const CHUNK = 512; // events or blocks of which the most is known
 const CLOSEST = 8; // events that are shown at least
 const HEADROOM = 1.05;
 const FRAMES = 6; // of a stack, beside the pointer
+const DIGITS = 6; // behind the point of a size, at most
 const LARGEST = 12; // blocks of a moment that are listed
 const TEXTURES = { // kind -> rows of eight pixels that are marked, so that no colour has to be told from another
   gradients: (x, y) => (x & 3) === 1 && (y & 3) === 1,
   optimizer: (x, y) => ((x + y) & 7) === 0,
   temporaries: (x, y) => ((x - y) & 7) === 0,
   communication: (x) => (x & 7) === 0,
-  workspaces: (x, y) => ((x + y) & 7) === 0 || ((x - y) & 7) === 0,
+  backward: (x, y) => ((x - y) & 7) === 0,
+  "held before": (x, y) => (y & 7) === 0,
+  workspaces: (x, y) => (x & 7) === 0 || (y & 7) === 0,
 };
 
 function column(text, Kind) {
@@ -42,6 +45,14 @@ function rounds(low, high, wanted, base) {
   const found = [];
   for (let value = Math.ceil(low / step) * step; value <= high; value += step) found.push(value);
   return found;
+}
+
+/** Sizes in as few digits as tell them apart: close by, "217.9 MiB" would stand at three heights. */
+function labels(sizes, bytes) {
+  for (let digits = 1; ; digits += 1) {
+    const texts = sizes.map((size) => bytes(size, digits));
+    if (digits === DIGITS || new Set(texts).size === texts.length) return texts;
+  }
 }
 
 /** "#rrggbb" or "rgb(r, g, b)" -> a pixel, darkened by a share. */
@@ -75,6 +86,7 @@ export class Blocks {
       this.ranges.push([this.names[this.kinds[first]], first, last]);
       first = last;
     }
+    this.rest = this.ranges.length ? "slack" : "unknown"; // what no block holds; there is none where frees name no address
     this.tops = new Int32Array(Math.ceil(this.events / CHUNK)); // events of most allocated memory
     this.tops.forEach((_, chunk) => {
       this.tops[chunk] = this.#top(chunk * CHUNK, Math.min(this.events, (chunk + 1) * CHUNK), this.allocated);
@@ -128,6 +140,7 @@ export class Blocks {
   at(event) {
     const kinds = new Map();
     const largest = [];
+    if (!this.ranges.length) kinds.set(this.rest, [this.allocatedAt(event), 0]);
     for (let block = 0; block < this.starts.length; block += 1) {
       if (this.starts[block] > event || this.ends[block] <= event) continue;
       const name = this.names[this.kinds[block]];
@@ -240,6 +253,7 @@ export class BlockPicture {
   /** Shows a hundredth of the run around an event. */
   around(event) {
     this.at = event;
+    this.levels = null;
     const half = Math.max(CLOSEST, this.blocks.events / 100) / 2;
     this.look([event - half, event + half]);
   }
@@ -323,7 +337,7 @@ export class BlockPicture {
         }
       },
     });
-    const slack = pixel(how.colour("slack"));
+    const slack = pixel(how.colour(blocks.rest));
     moments.forEach((event, at) => fill(at, ground[at], blocks.allocatedAt(event), slack, slack));
   }
 
@@ -349,20 +363,25 @@ export class BlockPicture {
     pen.strokeStyle = how.ink("line");
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    for (const size of rounds(low, high, 5, 2)) {
+    const sizes = rounds(low, high, 5, 2);
+    const written = labels(sizes, how.bytes);
+    for (const [place, size] of sizes.entries()) {
       pen.globalAlpha = 0.5;
       pen.beginPath(); pen.moveTo(box.left, this.#y(size)); pen.lineTo(box.right, this.#y(size)); pen.stroke();
       pen.globalAlpha = 1;
-      pen.fillText(how.bytes(size), box.left - 8, this.#y(size));
+      pen.fillText(written[place], box.left - 8, this.#y(size), LEFT - 10);
     }
     pen.textBaseline = "top";
     pen.textAlign = "center";
-    const wanted = Math.max(2, (box.right - box.left) / 150);
+    const wanted = Math.max(3, (box.right - box.left) / 120);
+    let before = "";
     for (const event of rounds(first, last, wanted, 10).filter(Number.isInteger)) {
       const time = blocks.secondsAt(Math.min(event, blocks.events - 1));
       const x = Math.min(Math.max(this.#x(event), box.left + 20), box.right - 20);
       pen.fillText(how.count(event), x, box.bottom + 5);
-      if (time !== undefined) pen.fillText(how.seconds(time), x, box.bottom + 20);
+      const moment = time === undefined ? "" : how.seconds(time);
+      if (moment !== before) pen.fillText(moment, x, box.bottom + 20); // closer than times are known it would stand again
+      before = moment;
     }
     pen.textAlign = "right";
     pen.fillText(how.words.event, box.left - 8, box.bottom + 5);
@@ -448,7 +467,11 @@ export class BlockPicture {
   #soon() {
     if (this.waits) return;
     this.waits = true;
-    requestAnimationFrame(() => { this.waits = false; this.draw(); });
+    requestAnimationFrame(() => {
+      this.waits = false;
+      this.draw();
+      if (this.pointer) this.#pointed(this.pointer); // what is under it has moved
+    });
   }
 
   #tell() {
@@ -476,7 +499,7 @@ export class BlockPicture {
       },
     });
     const rest = blocks.allocatedAt(event) - low;
-    return found ?? (rest > 0 && bytes >= low && bytes < low + rest ? { kind: "slack", size: rest } : null);
+    return found ?? (rest > 0 && bytes >= low && bytes < low + rest ? { kind: blocks.rest, size: rest } : null);
   }
 
   #listen() {
@@ -486,23 +509,20 @@ export class BlockPicture {
       const bounds = canvas.getBoundingClientRect();
       return { x: event.clientX - bounds.left, y: event.clientY - bounds.top };
     };
-    const eventAt = (x) => {
-      const { box, columns, moments } = this.drawn;
-      const at = Math.floor(((x - box.left) / (box.right - box.left)) * columns);
-      return moments[Math.min(columns - 1, Math.max(0, at))];
-    };
     canvas.addEventListener("wheel", (event) => {
       if (!this.drawn) return;
       event.preventDefault();
-      const { x, y } = placeOf(event);
+      this.pointer = placeOf(event);
+      const { x, y } = this.pointer;
       const factor = 1.0015 ** (event.deltaY || event.deltaX); // with the shift key some browsers turn the wheel
       if (event.shiftKey) this.#raised(factor, y);
       else this.#zoomed(factor, x);
     }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
-      if (!this.drawn) return;
+      if (!this.drawn || event.button !== 0) return;
       const place = placeOf(event);
-      held = { ...place, range: this.range, levels: this.levels, isStrip: place.y > this.drawn.box.bottom + BOTTOM - 6, isMoved: false };
+      held = { ...place, range: this.range, levels: this.levels, isMoved: false,
+        isStrip: place.y > this.drawn.box.bottom + BOTTOM - 6 };
       canvas.setPointerCapture(event.pointerId);
       if (held.isStrip) this.#middle(place.x);
     });
@@ -512,21 +532,27 @@ export class BlockPicture {
       if (held?.isStrip) this.#middle(place.x);
       else if (held && (held.isMoved || Math.abs(place.x - held.x) > 3)) {
         held.isMoved = true;
+        this.#left();
         const { box } = this.drawn;
         const shift = ((held.x - place.x) / (box.right - box.left)) * (held.range[1] - held.range[0]);
         if (this.levels) {
+          const highest = Math.max(0, this.#most() - held.levels[1]);
           const raise = ((place.y - held.y) / (box.bottom - box.top)) * (held.levels[1] - held.levels[0]);
-          this.levels = held.levels.map((level) => level + Math.max(raise, -held.levels[0]));
+          this.levels = held.levels.map((level) => level + Math.max(Math.min(raise, highest), -held.levels[0]));
         }
         this.#shown([held.range[0] + shift, held.range[1] + shift]);
-      } else this.#pointed(place, eventAt(place.x));
+      } else {
+        this.pointer = place;
+        this.#pointed(place);
+      }
     });
     canvas.addEventListener("pointerup", (event) => {
-      if (held && !held.isMoved && !held.isStrip) this.how.picked(eventAt(placeOf(event).x));
+      if (held && !held.isMoved && !held.isStrip) this.how.picked(this.#eventAt(placeOf(event).x));
       held = null;
     });
-    canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
-    canvas.addEventListener("dblclick", () => this.whole());
+    canvas.addEventListener("pointercancel", () => { held = null; this.#left(); }); // a finger scrolls the page
+    canvas.addEventListener("pointerleave", () => this.#left());
+    canvas.addEventListener("dblclick", () => { this.whole(); this.#soon(); });
     canvas.addEventListener("keydown", (event) => this.#key(event));
   }
 
@@ -563,15 +589,30 @@ export class BlockPicture {
     this.#shown([middle - half, middle + half]);
   }
 
-  #pointed({ x, y }, event) {
+  /** Nothing is pointed at any more. */
+  #left() {
+    this.pointer = null;
+    this.tip.hidden = true;
+  }
+
+  #eventAt(x) {
+    const { box, columns, moments } = this.drawn;
+    const at = Math.floor(((x - box.left) / (box.right - box.left)) * columns);
+    return moments[Math.min(columns - 1, Math.max(0, at))];
+  }
+
+  #pointed({ x, y }) {
     const { box, low, high } = this.drawn;
     if (x < box.left || x > box.right || y < box.top || y > box.bottom) {
       this.tip.hidden = true;
       return;
     }
-    this.at = event;
-    this.#tell();
-    this.#soon();
+    const event = this.#eventAt(x);
+    if (event !== this.at) {
+      this.at = event;
+      this.#tell();
+      this.#soon();
+    }
     const found = this.blockAt(event, low + ((box.bottom - y) / (box.bottom - box.top)) * (high - low));
     this.tip.hidden = found === null;
     if (found === null) return;
@@ -587,6 +628,7 @@ export class BlockPicture {
   #said({ block, kind, size }) {
     const { blocks, how } = this;
     const line = (name, text) => Object.assign(document.createElement(name), { textContent: text });
+    if (block === undefined && kind === blocks.rest) return [line("b", `${how.bytes(size)} ${how.name(kind)}`)];
     if (block === undefined) return [line("b", how.words.smaller(how.name(kind), how.bytes(size)))];
     const [start, end] = [blocks.starts[block], blocks.ends[block]];
     const lived = how.words.lived(start < 0 ? null : how.count(start), end >= blocks.events ? null : how.count(end));
@@ -598,6 +640,8 @@ export class BlockPicture {
   }
 
   #key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return; // they are the browser's
+    this.#left();
     const { range: [first, last] } = this;
     const step = Math.max(1, Math.round((last - first) / 200));
     const to = { ArrowLeft: this.at - step, ArrowRight: this.at + step, PageDown: this.at - 20 * step,

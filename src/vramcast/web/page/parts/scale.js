@@ -40,6 +40,9 @@ const MARKS = {
   "draft model": "falling",
   "encoder cache": "upright",
   "slack": "dots",
+  "backward": "falling",
+  "held before": "level",
+  "unknown": "plain",
 };
 const LINES = {
   rising: "M-2 2 2-2M0 8 8 0M6 10 10 6",

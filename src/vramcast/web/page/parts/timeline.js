@@ -8,9 +8,18 @@ import { button } from "./part.js";
 import { categoryClass, swatch } from "./scale.js";
 import { table } from "./table.js";
 
-const SLACK = "slack";
+const COLOURED = "coloured";
 
-/** Colours of the page by name, and those of kinds; asked for anew where light becomes dark. */
+/** Tells every picture on the page that colours are others; none is held for it. */
+function tell() {
+  document.querySelectorAll("canvas.blocks").forEach((canvas) => canvas.dispatchEvent(new Event(COLOURED)));
+}
+
+for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"])
+  matchMedia(query).addEventListener("change", tell);
+new MutationObserver(tell).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+
+/** Colours of the page by name, and those of kinds, until they are forgotten. */
 function palette(node) {
   const probe = svg("svg", { class: "unseen", "aria-hidden": "true" });
   node.append(probe);
@@ -20,8 +29,8 @@ function palette(node) {
     probe.replaceChildren(made);
     return getComputedStyle(made)[property];
   };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => known.clear());
   return {
+    forget: () => known.clear(),
     colour: (kind) => asked(`kind ${kind}`, () => styled(svg("rect", { class: categoryClass(kind) }), "fill")),
     ink: (name) => asked(name, () => styled(svg("rect", { class: `ink-${name}` }), "fill")),
   };
@@ -41,8 +50,10 @@ function moment(blocks, event, app) {
       h("ol", {}, frames.slice(1).map((frame) => h("li", {}, h("code", {}, frame))))) : t("stack.none");
   };
   return [h("h3", {}, caption), table({ caption, columns, rows: kinds.map(({ name, size, number }) =>
-    [[swatch(name), categoryName(name, app)], bytes(size), partOf(size / total), count(number)]) }),
-  table({ caption: t("live.largest"), columns: [{ name: t("size") }, { name: t("live.kind") }, { name: t("stack") }],
+    [[swatch(name), categoryName(name, app)], bytes(size), partOf(total && size / total),
+      number ? count(number) : t("blocks.none")]) }),
+  largest.length === 0 ? null : table({ caption: t("live.largest"),
+    columns: [{ name: t("size") }, { name: t("live.kind") }, { name: t("stack") }],
     rows: largest.map((block) => [bytes(blocks.sizes[block]),
       categoryName(blocks.names[blocks.kinds[block]], app), stack(block)]) })];
 }
@@ -66,8 +77,9 @@ export function timelinePart(device, app) {
     return text;
   };
   const node = h("div", {});
+  const colours = palette(node);
   const picture = new BlockPicture(blocks, {
-    ...palette(node), bytes: (size) => bytes(size, 1), count, seconds,
+    ...colours, bytes: (size, digits = 1) => bytes(size, digits), count, seconds,
     name: (kind) => categoryName(kind, app),
     marks: [{ event: blocks.peak, text: t("peak"), kind: "ink" },
       ...device.out_of_memory.map(({ event }) => ({ event, text: "OOM", kind: "bad" }))],
@@ -80,6 +92,10 @@ export function timelinePart(device, app) {
     moved: said,
     picked: (event) => refill(place, moment(blocks, event, app)),
   });
+  picture.canvas.addEventListener(COLOURED, () => {
+    colours.forget();
+    picture.draw();
+  });
   const zooms = [
     button(t("zoom.whole"), () => picture.whole()), button(t("zoom.peak"), () => picture.around(blocks.peak)),
     failure === undefined ? null : button(t("zoom.failure"), () => picture.around(failure)),
@@ -87,7 +103,7 @@ export function timelinePart(device, app) {
     button("−", () => picture.zoom(2), { "aria-label": t("zoom.out") }),
   ];
   node.append(h("div", { class: "kinds", role: "group", "aria-label": t("zoom") }, zooms), picture.node, told,
-    h("ul", { class: "legend" }, [...blocks.ranges.map(([kind]) => kind), SLACK].map((kind) =>
+    h("ul", { class: "legend" }, [...blocks.ranges.map(([kind]) => kind), blocks.rest].map((kind) =>
       h("li", {}, swatch(kind), categoryName(kind, app))),
     blocks.reserved ? h("li", {}, svg("svg", { width: 22, height: 10, "aria-hidden": "true" },
       svg("line", { class: "reserved-line", x1: 0, x2: 22, y1: 5, y2: 5 })), t("reserved")) : null),
