@@ -67,7 +67,7 @@ function figures(device) {
   return el("div", { class: "figures" },
     figure(device.peak.reserved === null ? "-" : bytes(device.peak.reserved), W.reserved), figure(bytes(device.peak.allocated), W.allocated),
     figure(device.fragmentation ?? "-", W.fragmentation),
-    figure(percent(device.matched, device.allocations) || "-", W.matched));
+    figure((device.matched !== null && percent(device.matched, device.allocations)) || "-", W.matched));
 }
 
 function sized(canvas) {
