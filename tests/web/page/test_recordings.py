@@ -11,7 +11,7 @@ from vramcast.units import format_bytes
 from vramcast.web.exchange import LARGEST_TEXT
 from vramcast.web.service import answered
 
-from .conftest import EXAMPLES, LOG, Opened, downloaded
+from .conftest import EXAMPLES, LOG, PHONE, Opened, downloaded
 
 BINARY = {"content-type": "application/octet-stream"}
 FORM = ".drop"
@@ -271,6 +271,39 @@ def test_what_is_pointed_at_is_told_while_the_wheel_turns_and_heights_are_told_a
         line.dispatch_event("keydown", {"key": key.split("+")[-1], "ctrlKey": key.startswith("Control"),
                                         "altKey": key.startswith("Alt"), "bubbles": True, "cancelable": True})
     assert page.evaluate("kept") == ["ArrowLeft"]
+
+
+def test_two_fingers_show_less_of_the_run_and_one_that_scrolls_leaves_it(opened: Opened) -> None:
+    page = opened("#/replay", wait=FORM, viewport=PHONE, has_touch=True)
+    given(page, CRASH, ".blocks")
+    page.evaluate(DRAWN)
+    line = page.locator(".blocks")
+    line.evaluate("one => one.scrollIntoView({ block: 'center' })")
+    box = line.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + 200
+    session = page.context.new_cdp_session(page)
+
+    def touched(kind: str, *places: tuple[float, float]) -> None:
+        points = [{"x": at, "y": height, "id": number} for number, (at, height) in enumerate(places)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    shown = "() => written().filter((text) => /^[0-9,]+$/.test(text)).map((text) => Number(text.replaceAll(',', '')))"
+    touched("touchStart", (x - 20, y), (x + 20, y))
+    for step in range(1, 9):
+        touched("touchMove", (x - 20 - 10 * step, y), (x + 20 + 10 * step, y))
+    touched("touchEnd")
+    page.wait_for_function(f"() => {{ const seen = ({shown})(); return seen.length && seen.at(-1) - seen[0] < 3000; }}")
+    assert min(page.evaluate(shown)) > 2000  # what lay between the fingers stays there
+    touched("touchStart", (x, y))
+    for step in range(1, 12):
+        touched("touchMove", (x, y - 12 * step))
+    touched("touchEnd")
+    page.wait_for_timeout(300)
+    before = page.evaluate(shown)
+    page.mouse.move(x, y)
+    page.mouse.move(x + 60, y)
+    page.wait_for_timeout(100)
+    assert page.evaluate(shown) == before
 
 
 def test_a_profile_without_addresses_is_drawn_by_its_totals(opened: Opened, tmp_path: Path) -> None:

@@ -518,18 +518,34 @@ export class BlockPicture {
       if (event.shiftKey) this.#raised(factor, y);
       else this.#zoomed(factor, x);
     }, { passive: false });
+    const down = new Map(); // pointer -> where; two fingers show more or less
+    const pinched = (id, place) => {
+      const [, other] = [...down].find(([one]) => one !== id);
+      const before = down.get(id);
+      down.set(id, place);
+      const apart = ({ x }) => Math.max(20, Math.abs(x - other.x));
+      this.#zoomed(apart(before) / apart(place), (place.x + other.x) / 2);
+    };
     canvas.addEventListener("pointerdown", (event) => {
       if (!this.drawn || event.button !== 0) return;
       const place = placeOf(event);
+      down.set(event.pointerId, place);
+      canvas.setPointerCapture(event.pointerId);
+      if (down.size > 1) {
+        held = null;
+        this.#left();
+        return;
+      }
       held = { ...place, range: this.range, levels: this.levels, isMoved: false,
         isStrip: place.y > this.drawn.box.bottom + BOTTOM - 6 };
-      canvas.setPointerCapture(event.pointerId);
       if (held.isStrip) this.#middle(place.x);
     });
     canvas.addEventListener("pointermove", (event) => {
       if (!this.drawn) return;
       const place = placeOf(event);
-      if (held?.isStrip) this.#middle(place.x);
+      if (down.size > 1) {
+        if (down.has(event.pointerId)) pinched(event.pointerId, place);
+      } else if (held?.isStrip) this.#middle(place.x);
       else if (held && (held.isMoved || Math.abs(place.x - held.x) > 3)) {
         held.isMoved = true;
         this.#left();
@@ -548,9 +564,12 @@ export class BlockPicture {
     });
     canvas.addEventListener("pointerup", (event) => {
       if (held && !held.isMoved && !held.isStrip) this.how.picked(this.#eventAt(placeOf(event).x));
+    });
+    canvas.addEventListener("pointercancel", () => this.#left()); // a finger scrolls the page
+    canvas.addEventListener("lostpointercapture", (event) => { // in whatever way it ended
+      down.delete(event.pointerId);
       held = null;
     });
-    canvas.addEventListener("pointercancel", () => { held = null; this.#left(); }); // a finger scrolls the page
     canvas.addEventListener("pointerleave", () => this.#left());
     canvas.addEventListener("dblclick", () => { this.whole(); this.#soon(); });
     canvas.addEventListener("keydown", (event) => this.#key(event));
