@@ -44,6 +44,7 @@ VOCABULARIES: Final = {"cl100k": 100_256, "o200k": 199_998, "p50k": 50_280, "gpt
 def loading_nothing_unread() -> Callable[..., Any]:
     """`torch.nn.Module.load_state_dict` for which `Unread` fits every module."""
     load = torch.nn.Module.load_state_dict
+    Unread.is_about = False  # what an earlier run was given says nothing of this one
 
     def loaded(module: torch.nn.Module, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(state, Unread) or (Unread.is_about and not state):  # what a script took out of it is empty
