@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -274,3 +275,20 @@ def test_a_change_that_fits_is_as_close_as_the_plan_it_makes(command: str, quest
     applied = [post(command, question | change["apply"]).document for change in fitting]
     assert [change["high_bytes"] for change in fitting] == [plan["peak"]["interval_bytes"][1] for plan in applied]
     assert any(plan["peak"]["interval_bytes"][1] > plan["capacity_bytes"] for plan in applied)
+
+
+WITHOUT_NUMPY = """
+import json, sys
+sys.modules["numpy"] = None
+from vramcast.web.service import answered
+for path, question in json.loads(sys.argv[1]):
+    said = answered("POST", f"/api/{path}", "", {"content-type": "application/json"}, json.dumps(question).encode())
+    assert said.status == 200, (path, said.body)
+"""
+
+
+def test_whatever_needs_no_numpy_is_answered_without_it() -> None:
+    """The static site has none, nor has `pip install vramcast`: one module that fetches it takes every answer along."""
+    asked = [("train", TRAIN), ("serve", {"model": "qwen3-8b", "gpus": "l40s"}),
+             ("plan/serve", {"model": "qwen3-8b", "on": "l40s"}), ("oom", {"text": OOM})]
+    subprocess.run([sys.executable, "-c", WITHOUT_NUMPY, json.dumps(asked)], check=True, timeout=120)

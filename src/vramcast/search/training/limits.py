@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +22,9 @@ from vramcast.engines.eager.releases import precision_word
 from vramcast.engines.eager.trl import with_unasked
 from vramcast.engines.training import engine_of
 from vramcast.errors import InvalidSpec, Note, joined
-from vramcast.search.training.pool import Candidate, Candidates, Rule
+
+if TYPE_CHECKING:  # it needs NumPy, which the search of servers and pages without it have not
+    from vramcast.search.training.pool import Candidate, Candidates, Rule
 
 
 def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
