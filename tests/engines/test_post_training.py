@@ -205,6 +205,12 @@ def test_the_trainer_learns_in_segments_that_expand_since_0_6() -> None:
     assert new["update_actor"].reserved_bytes < old["update_actor"].reserved_bytes
 
 
+def test_adapters_on_one_card_are_handed_over_without_a_copy_of_their_base() -> None:
+    """FSDP shards nothing over one rank, so its summons gather nothing."""
+    phases = role(asked(gpus="h100-sxm-80gb", peft="lora"), "trainer").phases
+    assert phases["update_weights"].allocated_bytes < phases["init"].allocated_bytes + GIB
+
+
 def test_a_full_card_takes_cached_memory_back_before_it_is_out() -> None:
     """verl-tuning-qwen2-70b_grpo_32_h800_fsdp_vllm ran: 101.6 GiB where nothing is given back, 70 of them live."""
     found = asked("qwen2-72b-instruct", gpus="4x8xh800", framework="verl@0.4", prompts=1024, mini_batch=256, samples=5,

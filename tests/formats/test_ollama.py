@@ -56,6 +56,8 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run llama3.2", {"model": "llama-3.2-3b", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama run qwen3:8b",
      {"model": "qwen3-8b", "weights": "q4_k_m", "context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run --keepalive 1h --think=high --verbose qwen3:8b a=b",
+     {"model": "qwen3-8b", "weights": "q4_k_m", "context": 8192}),
     ("docker run -e OLLAMA_CONTEXT_LENGTH=4096 ollama/ollama; docker exec ollama ollama run qwen3:8b",
      {"model": "qwen3-8b", "weights": "q4_k_m", "context": 4096}),
 ])
@@ -97,6 +99,8 @@ def test_a_compose_service_of_ollama_is_read(command: str, model: dict[str, Any]
     ("ollama run qwen3:8b", "num_ctx: is 4096, 32768 or 262144"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama serve", "ollama serve: loads what it is asked for"),
     ("docker run -d --gpus=all -v ollama:/root/.ollama ollama/ollama", "ollama serve: loads what it is asked for"),
+    ("ollama run llama3.2:3b --num_ctx 4096", "--num_ctx: is no flag of ollama run"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run qwen3:8b --draft qwen3:0.6b", "draft"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys", "from: says no size"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys:8b", "from: says no network"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run hf.co/unsloth/gpt-oss-20b-GGUF:F16", "stores its layers in several ways"),

@@ -47,6 +47,10 @@ def job(folder: Path, more: str = "", **options: Any) -> Job:
     ("--fp8_format hybrid --fp8_recipe blockwise", {"precision": "fp8"}),
     ("--pipeline_model_parallel_size 2 --decoder_last_pipeline_num_layers 20", {"pp": 2, "last-stage-layers": 20}),
     ("--context_parallel_size 2", {"cp": 2}),
+    ("--train_type lora --load_safetensors true --max_epochs 1 --num_workers 4 --save out --eval_interval 9",
+     {"peft": "lora", "lora-rank": 8}),
+    ("--no_masked_softmax_fusion true --num_virtual_stages_per_pipeline_rank 2 --pipeline_model_parallel_size 2",
+     {"pp": 2, "virtual-stages": 2}),
     ("--tuner_type lora --target_modules linear_qkv linear_proj --lora_rank 16",
      {"peft": "lora", "lora-rank": 16, "lora-dropout": 0.05, "lora-targets": ("linear_qkv", "linear_proj")}),
     ("--packing false", {"min-seq-len": 1}),
@@ -104,3 +108,11 @@ def test_each_expert_has_adapters_of_its_own(tmp_path: Path) -> None:
     entries = answer(job(tmp_path, "--tuner_type lora"), with_changes=False).fullest.ledger
     buffers = sum(one.num_bytes for one in entries if one.path.endswith("experts/gradient buffer"))
     assert buffers == 4 * 48 * 32 * 8 * ((2048 + 2 * 768) + (768 + 2048))
+
+
+def test_release_3_has_its_own_names_and_defaults(tmp_path: Path) -> None:
+    text = SFT.replace("--model Qwen/Qwen3-30B-A3B", "--load Qwen2.5-7B-Instruct-mcore").replace("expert", "tensor")
+    former = given(tmp_path, "--load_safetensors true", text)
+    assert former.options["model"] == "Qwen2.5-7B-Instruct" and refusal(former) == ""
+    fused = "cross_entropy=native"
+    assert fused not in former.options["engine-option"] and fused in given(tmp_path).options["engine-option"]

@@ -220,6 +220,8 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
         return Tensor(name=name, num_bytes=num_bytes, category=Category.COMMUNICATION, owner="handover",
                       formula=formula, source="verl/utils/fsdp_utils.py")
 
+    if job.plan.peft is not None and how.ranks == 1:
+        return ()  # nothing is sharded over one rank, so nothing is gathered [torch `needs_unshard`]
     if job.plan.peft is not None:
         units = [shard.num_bytes * how.ranks for shard, _ in learning.weights]
         whole = max(units) if job.rollout.layered_summon else shards * how.ranks

@@ -6,6 +6,7 @@ It starts llama.cpp's server, so its question is one about llama.cpp.
 `--mmproj` with the projector of the model or beside it, `--no-mmproj-offload` where layers are left to the host;
 LLAMA_CPP_VERSION: build 10488
 [default] server/routes.go: num_ctx by the memory of all cards; api/types.go `DefaultOptions`; envconfig/config.go
+[flags] cmd/cmd.go `runCmd.Flags()`: what they do not know ends them
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ SILENT: Final = (
 )
 """Variables that change neither memory nor time of one model."""
 
+FLAGS: Final = ("verbose", "insecure", "nowordwrap", "think", "hidethinking", "truncate", "experimental",
+                "experimental-yolo", "experimental-websearch", "help")
+"""Flags of `ollama run` that stand alone, or with = before their value; none changes memory [flags]."""
+
+VALUED: Final = ("keepalive", "format", "dimensions", "width", "height", "steps", "seed", "negative", "draft")
+"""Flags whose value may be the next word [flags]."""
+
 LINES: Final = re.compile(r"^[ \t]*(FROM|PARAMETER|ADAPTER|DRAFT)[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE)
 QUOTED: Final = re.compile(r'"""(?:[^"]|"(?!""))*"""')
 
@@ -63,6 +71,9 @@ def read(config: Config) -> Reading:
     """
     values, variables = _modelfile(config) if is_modelfile(config) else _command(config)
     watched = Watched(values, Known("ollama", "parameters"))
+    for flag in values:
+        if flag.startswith("-"):
+            watched.cannot(flag, "is no flag of ollama run; OLLAMA_CONTEXT_LENGTH or --context say num_ctx")
     options: dict[str, Any] = {"engine": ENGINE} | _network(watched)
     options |= _settings(watched, options.get("model"))
     unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
@@ -106,15 +117,31 @@ def _command(config: Config) -> tuple[dict[str, Any], list[str]]:
     place = _place(command.words)
     if place is None:
         raise SourceError("{}: no command that starts ollama stands in it", config.name)
-    behind = command.words[place + 2 :]
-    found: dict[str, Any] = {}
-    if command.words[place + 1] == "run" and (named := [word for word in behind if not word.startswith("-")]):
-        found["from"] = named[0]
+    found = _of_run(command.words[place + 2 :]) if command.words[place + 1] == "run" else {}
     set_ = dict(command.variables) | dict(re.findall(r"(?:^|\s)(?:-e|--env)[ =](OLLAMA_\w+)=(\S+)", config.text))
     found |= {name: plain(set_[variable]) for variable, name in VARIABLES.items() if variable in set_}
     left = [name for name, text in set_.items()
             if name.startswith(("OLLAMA_", "LLAMA_ARG_", "GGML_")) and name not in (*VARIABLES, *SILENT) and text]
     return found, left
+
+
+def _of_run(words: tuple[str, ...]) -> dict[str, Any]:
+    """The model, a draft, and what is no flag of `ollama run`, as it is written.
+
+    >>> _of_run(("--keepalive", "1h", "--think=high", "qwen3:8b", "--num_ctx", "4096"))
+    {'from': 'qwen3:8b', '--num_ctx': '4096'}
+    """
+    found: dict[str, Any] = {}
+    left = list(words)
+    while left:
+        name, given, value = left.pop(0).partition("=")
+        flag = name.lstrip("-")
+        if not name.startswith("-"):
+            found.setdefault("from", name + given + value)
+        elif flag not in (*FLAGS, "h"):
+            value = value if given or not left or left[0].startswith("-") else left.pop(0)
+            found |= {"draft": value} if flag == "draft" else {} if flag in VALUED else {name: value}
+    return found
 
 
 def _place(words: tuple[str, ...]) -> int | None:

@@ -3,11 +3,13 @@
 [swift] modelscope/ms-swift 4.6.0.dev0 (3602360a5) swift/megatron/arguments/{megatron,megatron_base,sft}_args.py, whose
 defaults below are those of every release from 4.0 on; model/utils.py `get_mcore_model_config`, utils/utils.py
 `prepare_adapter`, utils/megatron_lm_utils.py `wrap_model`, swift/cli/main.py
+[former] the same at v3.12.6, swift/megatron/argument/megatron_args.py
 [mcore] modelscope/mcore-bridge f020e479 src/mcore_bridge/{config/parser,model/gpt_model}.py
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
@@ -98,12 +100,34 @@ NEGATED: Final = {
 }
 """Switch -> the argument that says its opposite, and whether it is on unasked; samples without padding need no mask."""
 
+FORMER: Final = {
+    "train_type": "tuner_type", "adapter_load": "mcore_adapter", "max_epochs": "num_train_epochs",
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
+    "num_workers": "dataloader_num_workers", "save": "output_dir", "save_interval": "save_steps",
+    "eval_interval": "eval_steps", "load": "mcore_model", "no_masked_softmax_fusion": "masked_softmax_fusion",
+    "no_bias_dropout_fusion": "bias_dropout_fusion", "no_bias_swiglu_fusion": "bias_activation_fusion",
+    "no_rope_fusion": "apply_rope_fusion", "no_gradient_accumulation_fusion": "gradient_accumulation_fusion",
+}
+"""Names of release 3 -> those of 4; "no_" says the opposite [former]."""
+
+FORMER_SILENT: Final = ("load_safetensors", "no_initialization", "log_throughput", "log_params_norm",
+                        "distributed_timeout_minutes", "exit_on_missing_checkpoint", "auto_detect_ckpt_format")
+"""Arguments of release 3 that change nothing here; 4 has them no more [former]."""
+
+FORMER_DEFAULTS: Final = {"cross_entropy_loss_fusion": False, "apply_rope_fusion": True}
+"""What release 3 has otherwise where nobody says it [former]."""
+
+CONVERTED: Final = re.compile(r"-mcore/?$")
+"""What `swift export --to_mcore` puts behind the name of a network, unasked."""
+
 ALL_LINEAR: Final = (
     "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj",
     "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj",
 )
 """TransformerEngine's linears of Megatron's layers; the router and the head are none [swift `find_all_linears`]."""
 
+OLD: Final = "arguments of release 3 of ms-swift: its defaults hold, without fusion of the loss"
 FUSED: Final = "cross_entropy_loss_fusion: on, as since release 4 of ms-swift; say it is off for one before"
 APEX: Final = "gradient_accumulation_fusion: on, as where apex is installed; without it the fusion is switched off"
 
@@ -115,7 +139,8 @@ def read(config: Config) -> Reading:
     asked = of_a_file(words, "swift-megatron")
     table = dict(config.beside) if asked else dict(config.table) if config.table is not None else arguments(words)
     command = command._replace(variables={**table.pop("ENV", {}), **command.variables})
-    values = Watched(DEFAULTS | _meant(table), ARGUMENTS, undecided=command.undecided)
+    table, former = _of_today(_meant(table))
+    values = Watched(DEFAULTS | (FORMER_DEFAULTS if former else {}) | table, ARGUMENTS, undecided=command.undecided)
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
     alone = config.table is None and processes(command, started) is None and "NNODES" not in command.variables
@@ -143,7 +168,7 @@ def read(config: Config) -> Reading:
     unread = (*values.unread(), *left, *(started.unread if started else ()), *(
         one for one in inner.unread if not (one.of_network and one.name.startswith(OF_THE_HUB))
         and one.name != "--seq-length"))
-    unsaid = ((APEX, "gradient_accumulation_fusion"), (FUSED, "cross_entropy_loss_fusion"))
+    unsaid = ((APEX, "gradient_accumulation_fusion"), (OLD if former else FUSED, "cross_entropy_loss_fusion"))
     notes = (*inner.notes, *told, *(said for said, name in unsaid if name not in table))
     found = inner._replace(format="swift-megatron", options=options, unread=unread, notes=(*command.notes, *notes),
                            auto=auto, alone=alone)
@@ -184,6 +209,21 @@ def _meant(table: dict[str, Any]) -> dict[str, Any]:
     words = {"true": True, "false": False, "none": None}
     return {name: words.get(value.lower(), value) if isinstance(value, str) else value
             for name, value in table.items()}
+
+
+def _of_today(table: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Arguments of release 3 in the names of today, and whether there were any.
+
+    >>> _of_today({"train_type": "lora", "load": "Qwen2.5-7B-mcore", "no_rope_fusion": True, "load_safetensors": True})
+    ({'tuner_type': 'lora', 'apply_rope_fusion': False, 'model': 'Qwen2.5-7B'}, True)
+    """
+    if not any(name in (*FORMER, *FORMER_SILENT) for name in table):
+        return table, False
+    found = {FORMER.get(name, name): not value if name in FORMER and name.startswith("no_") else value
+             for name, value in table.items() if name not in FORMER_SILENT}
+    if "model" not in found and CONVERTED.search(str(found.get("mcore_model", ""))):
+        found["model"] = CONVERTED.sub("", str(found.pop("mcore_model")))
+    return found, True
 
 
 def _score(words: tuple[str, ...]) -> int:
