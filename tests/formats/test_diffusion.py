@@ -63,7 +63,8 @@ def test_a_script_of_diffusers_is_read(
 @pytest.mark.parametrize(("more", "plan", "setting"), [
     ("--sdpa --mixed_precision bf16 --network_dim 32 --network_module networks.lora --optimizer_type AdamW8bit",
      {"precision": "amp-bf16", "optimizer": "adamw-8bit", "attention": None}, {"text_learns": True, "text": "on"}),
-    ("--network_module=networks.lora --network_train_unet_only --cache_text_encoder_outputs --cache_latents",
+    ("--network_module=networks.lora --network_train_unet_only --cache_text_encoder_outputs --cache_latents "
+     "--cache_latents_to_disk --cache_text_encoder_outputs_to_disk",
      {"precision": "fp32", "attention": "eager"}, {"text_learns": False, "text": "cached", "vae": "cached"}),
 ])
 def test_a_command_of_sd_scripts_is_read_with_its_data_sets(

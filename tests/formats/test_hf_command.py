@@ -122,7 +122,8 @@ def test_a_script_with_a_file_of_arguments_names_that(tmp_path: Path) -> None:
 
 def test_llamafactorys_command_is_its_file(tmp_path: Path) -> None:
     words = {"model_name_or_path": "llama-3.2-1b", "stage": "sft", "do_train": True, "finetuning_type": "lora",
-             "template": "llama3", "cutoff_len": 1024, "lora_rank": 16, "bf16": True}
+             "template": "llama3", "cutoff_len": 1024, "lora_rank": 16, "bf16": True,
+             "packing": True, "neat_packing": True}
     file = written(tmp_path, "lora.yaml", yaml.safe_dump(words))
     line = "llamafactory-cli train " + " ".join(f"--{name} {value}" for name, value in words.items())
     same = [of(tmp_path, command, *more) for command, *more in (

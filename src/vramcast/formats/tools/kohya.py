@@ -154,7 +154,7 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
         pairs.append(f"trains={row.trains}")
     if row.tokens:
         pairs.append(f"tokens={row.tokens}")
-    pairs += ["weights=fp8"] if values.flag("fp8_base") or values.flag("fp8_base_unet") else []
+    pairs += ["weights=fp8"] if any([values.flag("fp8_base"), values.flag("fp8_base_unet")]) else []
     pairs += [f"swapped={count}"] if (count := values.whole("blocks_to_swap")) else []
     if any([values.flag("fused_backward_pass"), values.flag("blockwise_fused_optimizers")]):
         pairs.append("fused=true")
@@ -178,9 +178,9 @@ def _optimizer(values: Watched) -> str:
 
 def _placed(values: Watched, row: Script) -> list[str]:
     pairs = ["vae_dtype=fp32" if values.flag("no_half_vae") else "vae_dtype=half"]
-    if values.flag("cache_latents") or values.flag("cache_latents_to_disk"):
+    if any([values.flag("cache_latents"), values.flag("cache_latents_to_disk")]):  # both are looked at
         pairs.append("vae=cached")
-    cached = bool(values.flag("cache_text_encoder_outputs") or values.flag("cache_text_encoder_outputs_to_disk"))
+    cached = any([values.flag("cache_text_encoder_outputs"), values.flag("cache_text_encoder_outputs_to_disk")])
     if cached:
         pairs.append("text=cached")
     alone = bool(values.flag("network_train_unet_only"))

@@ -103,7 +103,7 @@ def read_factory(config: Config) -> Reading:
     if model := values.text("model_name_or_path"):
         options["model"] = model
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
-    packs = values.flag("packing") or values.flag("neat_packing")
+    packs = any([values.flag("packing"), values.flag("neat_packing")])  # both are looked at
     if options["objective"] == "sft" or values.flag("packing") is False:  # a pretraining packs unasked [LF parser.py]
         options |= lengths_of(packed=packs)
     if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
