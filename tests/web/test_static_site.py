@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.errors import InvalidSpec, SourceError
+from vramcast.report import replay_page
 from vramcast.web import static_site
 from vramcast.web.exchange import content_policy
 from vramcast.web.static_site import RUNTIME, build, runtime_in
@@ -38,6 +39,7 @@ def test_the_site_holds_the_page_python_and_the_core(tmp_path: Path, pyodide: Pa
     assert {f"pyodide/{name}" for name in RUNTIME} <= there
     core = set(zipfile.ZipFile(site.directory / "core.zip").namelist())
     assert {"vramcast/web/service.py", "vramcast/py.typed", "yaml/__init__.py", "msgspec/__init__.py"} <= core
+    assert {f"vramcast/{name}" for name in replay_page.PARTS} <= core  # reports of recordings draw as the page does
     assert not [name for name in core if "/tracing/" in name or name.endswith((".pyc", ".so", "web/server.py"))]
     index = (site.directory / "index.html").read_text(encoding="utf-8")
     assert '<meta name="vramcast-backend" content="pyodide">' in index

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import yaml
 
 from vramcast.errors import InvalidSpec, SourceError
+from vramcast.report import replay_page
 from vramcast.web.exchange import content_policy
 
 PYODIDE: Final = "314.0.7"
@@ -166,7 +167,7 @@ def _core_files() -> Iterator[tuple[str, bytes]]:
     for package, apart in ((Path(str(files("vramcast"))), APART), (Path(yaml.__file__).parent, ())):
         for path in package.rglob("*"):
             name = path.relative_to(package).as_posix()
-            left_out = any(name == part or name.startswith(part + "/") for part in apart)
+            left_out = name not in replay_page.PARTS and any(name == part or name.startswith(part + "/") for part in apart)
             if path.is_file() and not left_out and path.suffix not in (".pyc", ".so", ".pyd"):
                 yield f"{package.name}/{name}", path.read_bytes()
 
