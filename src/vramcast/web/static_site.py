@@ -164,10 +164,11 @@ def _write_core(archive: Path, wheels: Sequence[Path]) -> None:
 
 def _core_files() -> Iterator[tuple[str, bytes]]:
     """Files of vramcast and of PyYAML, whose parser in C is optional."""
+    reports = replay_page.PARTS  # one of them is the page's
     for package, apart in ((Path(str(files("vramcast"))), APART), (Path(yaml.__file__).parent, ())):
         for path in package.rglob("*"):
             name = path.relative_to(package).as_posix()
-            left_out = name not in replay_page.PARTS and any(name == part or name.startswith(part + "/") for part in apart)
+            left_out = any(name == part or name.startswith(part + "/") for part in apart) and name not in reports
             if path.is_file() and not left_out and path.suffix not in (".pyc", ".so", ".pyd"):
                 yield f"{package.name}/{name}", path.read_bytes()
 
