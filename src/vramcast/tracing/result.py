@@ -263,7 +263,7 @@ def steps_of(tape: Tape) -> Steps:
 class Needs(NamedTuple):
     """What a run needs of its card."""
 
-    rank: RankAnswer  # without a ledger
+    rank: RankAnswer  # without a ledger and an interval
     at_peak: Highest
     played: Played
     failure: Failure | None
@@ -313,7 +313,7 @@ def _with_ledger(
 ) -> tuple[RankAnswer, list[Live]]:
     line = line_at(run.stacks)
     live = [Live(block, labels[block.index], line) for block in live_after(run.tape, needs.at_peak.event)]
-    return replace(_spread(run, needs), ledger=entries(live, needs.rank.peak, outside)), live
+    return replace(with_interval(run, needs), ledger=entries(live, needs.rank.peak, outside)), live
 
 
 HOST: Final = "what the host does between operators beyond starting them (data loading, logging, Python) is not in it"
@@ -377,7 +377,7 @@ def _context(gpu: Gpu) -> tuple[LedgerEntry, ...]:
     ),)
 
 
-def _spread(run: Run, needs: Needs) -> RankAnswer:
+def with_interval(run: Run, needs: Needs) -> RankAnswer:
     """The rank with its interval and chance to fit, by how far measured trainings lay from their traces; as it is where
     what a process takes of the card before it allocates is not known.
 

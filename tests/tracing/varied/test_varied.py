@@ -87,16 +87,17 @@ def test_where_other_calls_are_made_is_another_region(job_of) -> None:
     assert {(region.box[0][0], region.box[0][-1]) for region in found.survey.regions} == {(1, 1), (2, 48)}
 
 
-def test_the_largest_fits_and_its_successor_does_not_and_the_formula_is_near(job_of) -> None:
+@pytest.mark.parametrize("headroom", [0.0, None])
+def test_the_largest_fits_and_its_successor_does_not_and_the_formula_is_near(headroom: float | None, job_of) -> None:
     job, axes = job_of("blocks")
-    job = replace(job, capacity_bytes=400 << 20)
-    answer = varied(job, axes, headroom=0.0)
+    job = replace(job, capacity_bytes=(450 if headroom is None else 400) << 20)
+    answer = varied(job, axes, headroom=headroom)
     batch, seq = answer.largest
     assert batch.value == 64 and batch.is_end
     assert seq.value is not None
     for value, fits in ((seq.value, True), (seq.value + 1, False)):
         if value <= axes[1].high:
-            assert trace_job(at_point(job, axes, (1, value))).answer.leaves(0.0) is fits
+            assert trace_job(at_point(job, axes, (1, value))).answer.leaves(headroom) is fits
     assert answer.off_share < 0.25  # small blocks are rounded up to 512 bytes
     assert any(piece.is_exact for piece in answer.formula)
     assert {tuple(term.powers) for piece in answer.formula for term in piece.terms} >= {("batch", "seq")}

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from vramcast.allocator import Settings
 from vramcast.domain.trace_job import ScriptJob, TraceJob
 from vramcast.domain.varied import Axis, Largest, Piece, Term, VariedAnswer, VariedPoint
-from vramcast.domain.verdict import usable_bytes
+from vramcast.domain.verdict import claimed_bytes, usable_bytes
 from vramcast.errors import VramcastError
 from vramcast.question.varied import at_point, placed
 from vramcast.tracing.distributed.groups import parse_world
-from vramcast.tracing.result import About, Needs, Run, needs_of
+from vramcast.tracing.result import About, Needs, Run, needs_of, with_interval
 from vramcast.tracing.run import ran_job, ran_script
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import Tape, live_after
@@ -60,9 +60,18 @@ class Varied:
 
     def needs(self, point: Point, *, is_asked: bool = False) -> Needs:
         """What a run at that setting needs, as its trace says; with every call asked again, or only where in doubt."""
-        assert self._last is not None
-        run, about = self._last
-        return needs_of(run._replace(tape=self.survey.tape(point, is_asked=is_asked)), about)
+        return needs_of(self._played(point, is_asked=is_asked), self.about[1])
+
+    def leaves(self, point: Point, headroom: float | None) -> bool:
+        """Whether a run at that setting fits and leaves so much of the card free; None: its 90 % interval fits."""
+        run = self._played(point, is_asked=True)
+        needs = needs_of(run, self.about[1])
+        high = with_interval(run, needs).high_bytes if headroom is None else 0
+        claimed = claimed_bytes(needed_bytes=needs.rank.needed_bytes, high_bytes=high, headroom=headroom)
+        return needs.failure is None and claimed <= usable_bytes(run.capacity_bytes, headroom)
+
+    def _played(self, point: Point, *, is_asked: bool) -> Run:
+        return self.about[0]._replace(tape=self.survey.tape(point, is_asked=is_asked))
 
     @property
     def about(self) -> tuple[Run, About]:
@@ -184,12 +193,9 @@ def _largest(found: Varied, index: int, headroom: float | None) -> Largest:
     """By bisection, the others at the low ends of their ranges; every verdict is that of the whole tape."""
     values = found.axes[index].values
     base = tuple(axis.low for axis in found.axes)
-    capacity = found.about[0].capacity_bytes
 
     def fits(value: int) -> bool:
-        needs = found.needs((*base[:index], value, *base[index + 1:]), is_asked=True)
-        claimed = needs.rank.high_bytes if headroom is None else needs.rank.needed_bytes
-        return needs.failure is None and claimed <= usable_bytes(capacity, headroom)
+        return found.leaves((*base[:index], value, *base[index + 1:]), headroom)
 
     low, high = -1, len(values)
     if fits(values[-1]):
