@@ -91,3 +91,14 @@ def test_an_interval_of_speeds_stands_where_runs_like_it_were_measured(
                              (speed.loaded_token_s, speed.loaded_token_interval_s)):
         assert (interval is not None) == measured
         assert interval is None or (middle is not None and interval[0] < middle < interval[1])
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm@0.11", "sglang"])
+def test_users_beyond_the_cache_do_not_keep_a_server_from_answering(engine: str) -> None:
+    few, many = (
+        vramcast.serve(
+            "llama-3.1-8b", gpus="rtx-4090", engine=engine, weights="fp8", context="16k", concurrency=users,
+            input_len=8192, output_len=8192,
+        ).speed.tokens_per_s for users in (4, 16)
+    )
+    assert many > few

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import LoadMemory, RankAnswer
 from vramcast.domain.job import Phase
+from vramcast.domain.model import Attention, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, ServingRank
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Note
@@ -27,6 +28,17 @@ def most_running(job: ServeJob) -> int | None:
 def prompt_step(job: ServeJob) -> int | None:
     """Tokens of prompts that one forward takes, as the engine settles it for the card; None where it cuts none."""
     return _setting(job, SERVING[job.engine].step)
+
+
+def finds_its_own(job: ServeJob) -> bool:
+    """Whether who was cut off finds blocks that it wrote and nobody took since [see timing.batching, cache]: in vLLM
+    with prefix caching, of networks whose layers all keep every token."""
+    settings: Any = import_module(SERVING[job.engine].module).settings_of(job)
+    keeps = all(
+        isinstance(mixer, Attention | MultiLatentAttention) and getattr(mixer, "window", None) is None
+        for mixer in (run.layer.mixer for run in job.model.main.runs)
+    )
+    return keeps and getattr(settings, "prefix_caching", False)
 
 
 def _setting(job: ServeJob, name: str) -> int | None:

@@ -22,7 +22,7 @@ from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import Note, Unsupported, VramcastError
-from vramcast.estimate.running import most_running, prompt_step, running_of
+from vramcast.estimate.running import finds_its_own, most_running, prompt_step, running_of
 from vramcast.states.storage import FORMATS, token_bytes
 from vramcast.timing import loop
 from vramcast.timing.batching import Limits, Pool
@@ -243,7 +243,7 @@ def _scheduler(job: ServeJob, machine: Machine, placement: Placement, load: Load
     options = job.engine_options
     balanced = int(options.get("attention-dp-timeout-iters", 0)) if copies > 1 else 0
     limits = Limits(
-        together, tokens, chunks=execution.chunks, whole_prompt=False, apart=not execution.mixed,
+        together, tokens, chunks=execution.chunks, whole_prompt=execution.whole_prompt, apart=not execution.mixed,
         looked_every=int(options.get("scheduler-recv-interval", 1)),
         held_steps=balanced or int(options.get("batch-wait-timeout-iters", 0)),
         held_tokens=int(tokens * float(options.get("batch-wait-max-tokens-ratio", 0.0))),
@@ -320,7 +320,7 @@ def _room(job: ServeJob, held: float | None, users: int, copies: int) -> tuple[i
     if execution is not None and execution.reserves:
         return int(copies * held), UNLIMITED
     blocks = ceil(copies * held * ceil_div(job.context, BLOCK_TOKENS))
-    return together, Pool(blocks, BLOCK_TOKENS)
+    return together, Pool(blocks, BLOCK_TOKENS, caches=finds_its_own(job))
 
 
 def _until_all_have_one(ranks: int) -> int:

@@ -40,9 +40,6 @@ GLANCE: Final = 5
 COURSE: Final = 240
 """Stretches of time that the course of the pool is told in."""
 
-WHOLE_PROMPT_SINCE: Final = (0, 19)
-"""`scheduler_reserve_full_isl` [vllm/config/scheduler.py]."""
-
 SIMULATED: Final = ("vllm",)
 """Engines whose scheduler is simulated."""
 
@@ -112,7 +109,7 @@ def setting_of(job: ServeJob, deployment: Deployment) -> Setting:
         sequences=settings.max_sequences, tokens=settings.batched_tokens, context=job.context,
     )
     limits = Limits(
-        settings.max_sequences, settings.batched_tokens, whole_prompt=settings.version >= WHOLE_PROMPT_SINCE,
+        settings.max_sequences, settings.batched_tokens, whole_prompt=execution.whole_prompt,
         prefix=traffic.shared_prefix if settings.prefix_caching else 0, ahead=execution.scheduled_ahead,
     )
     waited_s = execution.front_s + execution.text_s * (job.requests.input_len or 0)

@@ -9,7 +9,8 @@ Symbols:  T steps so far ("ticks")   c tokens of a sequence that are computed   
 [vllm] vllm-project/vllm 0.19.0 vllm/v1/core/sched/scheduler.py `Scheduler.schedule`: running sequences in order first,
 each one token or the rest of its prompt as far as the budget goes; where blocks are missing the last running one is cut
 off, goes to the head of the queue and computes anew; then, if none was, the queue in order
-[full] `scheduler_reserve_full_isl` (since 0.19 on by default): who is admitted has room for all tokens it has now
+[full] `scheduler_reserve_full_isl` (since 0.19 on by default): who is admitted has room for all tokens it has now;
+[sglang] schedule_policy.py `PrefillAdder.add_one_req` asks for that, too
 [cache] vllm/v1/core/block_pool.py, kv_cache_manager.py `free`: freed blocks queue up, the last of a sequence first, and
 keep what they hold until they are handed out again: who was cut off finds what is left of its own
 [dp] vllm/v1/engine/core_client.py `get_core_engine_for_request`: a request goes where 4 x waiting + running is least

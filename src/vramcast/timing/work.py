@@ -45,6 +45,7 @@ class Execution(Struct, frozen=True):
     fused: bool = True  # [vllm]
     mixed: bool = True  # prompts and sequences that generate share a step
     chunks: bool = True  # prompts are cut where the tokens of a step end
+    whole_prompt: bool = False  # who is admitted has blocks for all tokens it has then [see timing.batching, full]
     reserves: bool = False  # who is admitted has blocks for its whole answer [reserves]
     pipelined: bool = True  # stages work on different sequences at the same time
     copies_cache: bool = False  # [dynamic] [repeat]
@@ -84,11 +85,12 @@ EAGER: Final = Execution(
 GGML: Final = Execution(step_s=0.2e-3, pipelined=False, integer_share=0.33)
 
 VLLM: Final = Execution(step_s=1.5e-3, front_s=13e-3, text_s=9e-6)
+VLLM_AHEAD: Final = replace(VLLM, step_s=0.8e-3, ahead=True, scheduled_ahead=True)
 TENSORRT: Final = Execution(
     chunks=False, reserves=True, scheduled_ahead=True, launch_s=60e-6, sequence_s=8e-6, front_s=2e-3, text_s=2e-6,
 )
 SGLANG: Final = Execution(
-    mixed=False, scheduled_ahead=True, launch_s=140e-6, sequence_s=20e-6, front_s=9e-3, text_s=9e-6,
+    mixed=False, whole_prompt=True, scheduled_ahead=True, launch_s=140e-6, sequence_s=20e-6, front_s=9e-3, text_s=9e-6,
 )
 """Fitted beside the kernels: one half of the configurations of `benchmarks.serving_times`, which scores the other.
 Forwards of prompts are started operator by operator, from Python, where vLLM compiles them."""
@@ -99,9 +101,13 @@ PYTORCH_SINCE: Final[Version] = (1,)
 VLLM_AHEAD_SINCE: Final[Version] = (0, 14)
 """From then on the scheduler runs a step ahead of the card by default [async]."""
 
+VLLM_WHOLE_PROMPT_SINCE: Final[Version] = (0, 19)
+"""`scheduler_reserve_full_isl` [vllm/config/scheduler.py]."""
+
 EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "vllm": (
-        (VLLM_AHEAD_SINCE, replace(VLLM, step_s=0.8e-3, ahead=True, scheduled_ahead=True)),
+        (VLLM_WHOLE_PROMPT_SINCE, replace(VLLM_AHEAD, whole_prompt=True)),
+        (VLLM_AHEAD_SINCE, VLLM_AHEAD),
         ((0, 8), replace(VLLM, step_s=0.8e-3, sent_s=40e-6)),
         ((0,), VLLM),
     ),
