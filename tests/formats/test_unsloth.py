@@ -205,7 +205,7 @@ def test_an_engine_on_the_same_card_is_a_question_of_post_training(
 
 @pytest.mark.parametrize(("loads", "why"), [
     ("load_in_8bit = True,", "load_in_8bit: beside fast_inference"), ("float8_kv_cache = True,", "float8_kv_cache"),
-    ("conservativeness = 0.5,", "conservativeness"), ("full_finetuning = True,", "generates with its own network"),
+    ("conservativeness = 0.5,", "conservativeness"), ("full_finetuning = True,", "modelled for GRPO of adapters alone"),
 ])
 def test_what_unsloths_engine_is_told_besides_is_named(loads: str, why: str, tmp_path: Path) -> None:
     text = GRPO.replace("fast_inference = True,", f"fast_inference = True, {loads}")
