@@ -17,7 +17,8 @@ def render(found: Packing, words: Words) -> str:
     """What stands on each card, then what found none."""
     placed = {job.name for card in found.cards for job in card.jobs}
     total = len(placed) + len(found.unplaced)
-    key = "pack.whole" if found.is_whole else "pack.part" if placed else "pack.none"
+    whole = "pack.one" if total == 1 else "pack.whole"
+    key = whole if found.is_whole else "pack.part" if placed else "pack.none"
     lines = [words(key, placed=len(placed), total=total, used=found.used, cards=len(found.cards),
                    risk=f"{found.risk:.3g}" if found.risk < 0.001 else f"{100 * found.risk:.3g} %")]
     if placed and not found.is_least:
