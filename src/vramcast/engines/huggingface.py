@@ -115,9 +115,11 @@ def _loaded(job: Job) -> tuple[str, ...]:
             "the frozen weights are loaded in float32, as TRL since 0.27 loads a model given by its id alone; "
             "--engine-option dtype=bfloat16 for 16 bits",
         )
-    return (Note(
-        "the frozen weights are loaded in 16 bits, adapters are {} under autocast", job.plan.peft.adapter_dtype
-    ),)
+    dtype = job.plan.peft.adapter_dtype
+    if job.plan.peft.base != "full":
+        return (Note("what is not packed as {} is loaded in 16 bits, adapters are {} under autocast",
+                     job.plan.peft.base, dtype),)
+    return (Note("the frozen weights are loaded in 16 bits, adapters are {} under autocast", dtype),)
 
 
 def _sharded(job: Job, who: Sharder) -> RankProgram:

@@ -169,7 +169,8 @@ def _core_files() -> Iterator[tuple[str, bytes]]:
         for path in package.rglob("*"):
             name = path.relative_to(package).as_posix()
             left_out = any(name == part or name.startswith(part + "/") for part in apart) and name not in reports
-            if path.is_file() and not left_out and path.suffix not in (".pyc", ".so", ".pyd"):
+            left_out = left_out or "__pycache__" in path.parts  # where other processes write meanwhile
+            if path.is_file() and not left_out and path.suffix not in (".so", ".pyd"):
                 yield f"{package.name}/{name}", path.read_bytes()
 
 
