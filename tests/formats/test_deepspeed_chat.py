@@ -47,6 +47,16 @@ def test_what_adapters_do_not_stand_beside_learns_where_they_are_not_all(tmp_pat
     assert flat[0] - flat[1] == 2 * (2 * 32000 * 4096 + (2 * 32 + 1) * 4096)  # both ends and norms, in fp16
 
 
+def test_the_step_is_that_of_the_folder_wherever_the_question_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "step2_reward_model_finetuning" / "scripts"
+    folder.mkdir(parents=True)
+    (folder / "run.sh").write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    assert read_files(["run.sh"], command="train").options["objective"] == "reward"
+
+
 @pytest.mark.parametrize("zero", ["0", "2", "3"])
 def test_preferences_hold_two_networks_and_what_both_return(tmp_path: Path, zero: str) -> None:
     text = SCRIPT.replace("--deepspeed", "--beta 0.1 --lora_dim 64 --lora_module_name layers. --deepspeed")

@@ -89,6 +89,7 @@ def test_weights_that_learn_are_as_wide_as_the_script_loads_them(tmp_path: Path,
 
 @pytest.mark.parametrize(("more", "options", "size", "batch", "assumed"), [
     ("--dataset_config elsewhere.toml", {}, (1024, 1024), 1, True),
+    ("--pretrained_model_name_or_path=<.ckpt 文件> --dataset_config=<数据.toml>", {}, (1024, 1024), 1, True),
     ("--dataset_config elsewhere.toml", {"image-size": "512", "micro-batch": "2"}, (512, 512), 2, False),
     ("--in_json meta_lat.json --train_batch_size 3", {}, (1024, 1024), 3, True),
     ("--dataset_config data/beside.toml", {}, (512, 768), 4, False),

@@ -132,6 +132,7 @@ def test_no_value_is_dropped_in_silence(name: str, content: Any, said: str, tmp_
     ("vllm serve llama-3.1-8b --config $FILE", "config: ${FILE} is not set in the file"),
     ("vllm serve <your model> -tp 2 < in.txt > out.txt", "model: <your_model> is a placeholder"),
     ("vllm serve Qwen/<model> -tp 2", "model: <model> is a placeholder"),
+    ("vllm serve <模型 目录> -tp 2", "model: <模型_目录> is a placeholder"),
     ("vllm serve llama-3.1-8b --max-model-len <LEN> --enforce-eager", "max_model_len: <LEN> is a placeholder"),
     ("vllm serve llama-3.1-8b --kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_buffer_device\":\"cpu\"}'",
      "kv_transfer_config.kv_buffer_device: may change"),

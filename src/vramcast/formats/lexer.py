@@ -12,7 +12,7 @@ NAME: Final = re.compile(r"[A-Za-z_]\w{0,80}")
 ASSIGNED: Final = re.compile(r"([A-Za-z_]\w{0,80})(\+?)=")
 HERE: Final = re.compile(r"<<(-?)[ \t]*\\?([\"']?)(\w{1,80})\2")
 BREAKS: Final = "\n;&|()"
-PLACEHOLDER: Final = re.compile(r"<[A-Za-z](?:[\w ./:|-]{0,60}\w)?>")
+PLACEHOLDER: Final = re.compile(r"<(?:[^\W\d_]|\.\w)(?:[\w ./:|-]{0,60}\w)?>")
 """`<model_path>` of a documentation: a shell would take it for two files and swallow the word behind it."""
 
 COUNTED: Final = "(nvidia-smi | wc -l)"

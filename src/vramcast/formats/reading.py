@@ -53,7 +53,7 @@ class Config(NamedTuple):
     given: Invocation = Invocation()  # what it is started with, where it is a script
     documents: tuple[Mapping[str, Any], ...] = ()  # of a YAML with several, whose table is none of them
     beside: Mapping[str, Any] = {}  # of a script: what files say that its command reads
-    folder: str = ""  # that it lies in, as it was named
+    folder: str = ""  # that it lies in
 
 
 OF_AMD: Final = "AMD"
@@ -168,7 +168,7 @@ def read_config(path: Path) -> Config:
         raise SourceError("{}: not a text file", path) from None
     if notebook:
         return Config(path.name, code_of_notebook(text, path.name)[:LARGEST_FILE], None)
-    return parsed(path, text)
+    return parsed(path, text)._replace(folder=str(path.absolute().parent))
 
 
 def parsed(path: str | Path, text: str) -> Config:

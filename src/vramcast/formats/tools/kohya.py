@@ -24,6 +24,9 @@ SUBSETS: Final = Known("sd-scripts", "datasets")
 
 SCRIPT: Final = re.compile(r"(?:.*/)?(?:(?:\w+_)?train_(?:network|db|textual_inversion)|fine_tune|\w+_train)\.py")
 FILES: Final = ("config_file", "dataset_config")
+CALLED_ANYTHING: Final = ("pretrained_model_name_or_path", "dataset_config", "in_json")
+"""Files whose name says nothing."""
+PLACEHOLDER: Final = re.compile(r"\$\{(<[^{}]*>)\}")
 
 
 class Script(NamedTuple):
@@ -82,7 +85,7 @@ def read(config: Config) -> Reading:
         raise Unsupported("{} is a file of sd-scripts; give the command that names it beside it", config.name)
     command = command_of(config, _score)
     launch = taken_apart(command.words)
-    given = arguments(filter(str.strip, launch.words))
+    given = _with_placeholders(arguments(filter(str.strip, launch.words)))
     unread = list[Unread](command.unread)
     beside = dict(config.beside)
     dataset = beside.pop("dataset_config", None)
@@ -113,6 +116,12 @@ def read(config: Config) -> Reading:
         "sd-scripts", options, batch=batch, unread=(*unread, *shared.unread, *values.unread()), notes=tuple(notes),
         ranks=shared.ranks, auto=auto,
     )
+
+
+def _with_placeholders(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same; `<your checkpoint>` of a document as the name of a file, of which nothing here depends."""
+    return {name: PLACEHOLDER.sub(r"\1", value) if name in CALLED_ANYTHING and isinstance(value, str) else value
+            for name, value in given.items()}
 
 
 def _model(values: Watched, row: Script) -> tuple[str, list[str]]:
