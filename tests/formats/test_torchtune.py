@@ -58,7 +58,7 @@ def test_each_name_is_read(tmp_path: Path, change: str, field: str, value: objec
 
 @pytest.mark.parametrize(("change", "message"), [
     ("quantizer: {_component_: torchtune.training.quantization.Int4WeightOnlyQATQuantizer}", "quantizer: weights"),
-    ("teacher_model: {_component_: torchtune.models.llama3_1.llama3_1_8b}", "teacher_model: a teacher"),
+    ("teacher_model: {_component_: torchtune.models.llama3_1.llama3_1_8b}", "ForwardKLWithChunkedOutputLoss is"),
     ("loss: {_component_: torchtune.rlhf.loss.PPOLoss}", "generates its samples"),
     ("custom_sharded_layers: [tok_embeddings]", "custom_sharded_layers: other than"),
     ("batch_size: ${oc.env:BATCH}", r"batch_size: \$\{oc.env:BATCH\} is not set"),
@@ -136,3 +136,19 @@ def test_a_recipe_reads_back_as_the_plan(data: st.DataObject) -> None:
             event("no answer of it yet")
             return
         assert figures(again) == expected, options
+
+
+TAUGHT = RECIPE.replace("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss") + """
+teacher_model: {{_component_: torchtune.models.llama3.llama3_8b}}
+teacher_checkpointer: {{_component_: torchtune.training.FullModelHFCheckpointer}}
+kd_loss: {{_component_: torchtune.modules.loss.{loss}}}
+kd_ratio: 0.5
+"""
+
+
+def test_a_teacher_is_a_second_network(tmp_path: Path) -> None:
+    text = TAUGHT.format(builder="lora_llama3_1_8b", loss="ForwardKLWithChunkedOutputLoss")
+    job = asked(tmp_path, text)
+    assert (job.workload.objective, job.teacher and job.teacher.name) == ("gkd", "llama-3-8b")
+    with pytest.raises(VramcastError, match="ReverseKL"):
+        asked(tmp_path, TAUGHT.format(builder="lora_llama3_1_8b", loss="ReverseKLWithChunkedOutputLoss"))

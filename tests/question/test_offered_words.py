@@ -29,6 +29,7 @@ TRAINED: Final[dict[str, dict[str, Any]]] = {
     "objective=ppo": {"engine": "huggingface", "completion_len": 64},
     "objective=grpo": {"engine": "huggingface", "completion_len": 64},
     "objective=rloo": {"engine": "huggingface", "completion_len": 64},
+    "objective=gkd": {"engine": "huggingface", "teacher": "llama-3.2-3b"},
     "objective": {"engine": "huggingface"},
     "peft": LORA, "base-weights": LORA, "adapter-dtype": LORA,
     "engine": {"gpus": "8xh100"}, "engine=unsloth": {"gpus": "h100"}, "engine=colossalai": {"gpus": "8xh100"},

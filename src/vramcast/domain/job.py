@@ -90,7 +90,7 @@ class Phase(StrEnum):
 GENERATES: Final = ("ppo", "grpo", "rloo")
 """Objectives that learn from answers which the model writes while it trains."""
 
-ANSWERS: Final = ("dpo", "kto", *GENERATES)
+ANSWERS: Final = ("dpo", "kto", "gkd", *GENERATES)
 """Objectives that rate what a language model writes."""
 
 
@@ -105,7 +105,7 @@ class Workload(Noun, frozen=True):
     image_size: int | None = None  # vision towers [pixels per side]
     images: int = 1  # images per sample; 0: samples of text alone
     objective: Literal[
-        "pretrain", "sft", "dpo", "kto", "ppo", "grpo", "rloo", "reward", "classification", "tagging"
+        "pretrain", "sft", "dpo", "kto", "gkd", "ppo", "grpo", "rloo", "reward", "classification", "tagging"
     ] = "pretrain"
     completion_len: int = 0  # generated tokens per sample (GENERATES, evaluation with generation)
 
@@ -210,6 +210,7 @@ class Job(Noun, frozen=True):
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
     run_tokens: int | None = None  # of the whole run, where the question names it
     global_batch: int | None = None  # samples of an optimizer step, where the question names them: grad_accum follows
+    teacher: Model | None = None  # whose logits the model learns from (gkd)
     calibration: Calibration | None = None  # what a measured run taught
     assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
 

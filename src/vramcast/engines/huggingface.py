@@ -16,7 +16,15 @@ from vramcast.domain.job import Job, Precision, RankProgram, Recompute
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
 from vramcast.engines.eager.checks import refuse_unsharded
-from vramcast.engines.eager.completions import completion_phases, of_answers, writes, written_loss
+from vramcast.engines.eager.completions import completion_phases, of_answers, with_answers, writes, written_loss
+from vramcast.engines.eager.distillation import (
+    distilled_loss,
+    distils,
+    own_answers,
+    student_of,
+    taught,
+    teacher_sentence,
+)
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, in_one, rated, rated_loss, refuse_fused
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of, stepping_of
@@ -82,6 +90,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if writes(job):
         phases, together = completion_phases(job, of_answers(recipe, job), stepping_of(job))
         return (one_role(job, phases, *said, together),)
+    if distils(job):
+        teacher = taught(recipe, _recipe(student_of(job), narrow=recipe.sizes.numerics.compute < FP32))
+        phases = with_answers(compared_phases(recipe, stepping_of(job), teacher), (), own_answers(job, recipe))
+        return (one_role(job, phases, *said, teacher_sentence(job)),)
     if (compared := rated(job, recipe)) is not None:
         return (one_role(job, compared_phases(recipe, stepping_of(job), compared), *said, compared.said),)
     return (one_role(job, all_phases(job, recipe, stepping_of(job)), *said),)
@@ -98,6 +110,8 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
         loss: str | None = LINEAR + ("trl_autocast" if autocast else "trl")
     else:
         loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=autocast, causal=causal)
+    if distils(job):
+        loss = distilled_loss(job)
     if job.engine_options.get("value_head"):
         loss = VALUE
     converts = autocast and bool(job.engine_options.get("converts_outputs", True))

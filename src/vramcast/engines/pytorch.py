@@ -215,7 +215,7 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
         raise Unsupported("FSDP offloads weights and optimizer together; add --offload-parameters cpu")
     if plan.peft is not None and plan.peft.base == "int8":
         raise Unsupported("FSDP cannot shard bitsandbytes' 8-bit weights; use --base-weights nf4, or --shards nothing")
-    if job.workload.objective in ANSWERS and not compares(job):
+    if job.workload.objective in ANSWERS and not (compares(job) or job.engine == "torchtune"):
         raise Unsupported(
             "{} is not modelled with FSDP for --engine {} and this loss; leave --shards out, or use --engine "
             "huggingface --objective dpo and no --loss", job.workload.objective, job.engine

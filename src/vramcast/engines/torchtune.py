@@ -19,7 +19,9 @@ from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.version import Version
+from vramcast.engines.eager.distillation import distils, student_of, taught, teacher_sentence
 from vramcast.engines.eager.phases import all_phases
+from vramcast.engines.eager.preference import Rated, compared_phases
 from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.pytorch import one_role, sharded_role, sharding_of
@@ -29,10 +31,11 @@ from vramcast.engines.torchtitan.run import phases_of, pieces_of
 from vramcast.engines.torchtitan.setting import Setting, facts
 from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.linear import Numerics
+from vramcast.operators.loss import TORCHTUNE_DISTILLED
 from vramcast.parallel.fsdp import Fsdp
 from vramcast.parallel.layout import Layout
 from vramcast.states.optimizers import optimizer
-from vramcast.units import round_up
+from vramcast.units import FP32, round_up
 
 NORMS: Final[tuple[tuple[Version, str], ...]] = (((0, 7), "eager"), ((0, 5), "torch"), ((0, 0), "eager"))
 """RMSNorm by the first release: written out, or F.rms_norm (1450d6126 to c5c160b42) [torchtune modules/rms_norm.py]."""
@@ -66,7 +69,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     Raises: Unsupported for recipes that are not modelled.
     """
     _check(job)
-    if job.plan.peft is not None or job.cluster.count == 1:
+    if job.plan.peft is not None or job.cluster.count == 1 or job.workload.objective in RATED_LOSSES:
         return (_eager(job),)
     asked, job = job.workload.seq_len, _padded(job)
     plan, workload, model = job.plan, job.workload, job.model
@@ -97,7 +100,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 def eager_recipe(job: Job) -> Recipe:
     """Adapters beside frozen weights, or all weights, as eager code."""
     plan = job.plan
-    loss, returned = EAGER_LOSSES[_loss(job)]
+    loss, returned = RATED_LOSSES.get(job.workload.objective) or EAGER_LOSSES[_loss(job)]
     recipe = recipe_of(job, loss=loss, variants="compiled" if plan.compile else "eager")
     stored = "full" if plan.peft is None or plan.peft.base == "full" else "nf4-torchao" + "-compiled" * plan.compile
     norm, rope = ("compiled", "compiled") if plan.compile else (norm_of(job), "complex")
@@ -108,18 +111,41 @@ def eager_recipe(job: Job) -> Recipe:
     return recipe._replace(sizes=sizes, returns_fp32=returned, reentrant=False)
 
 
+RATED_LOSSES: Final[dict[str, tuple[str, bool]]] = {
+    "dpo": ("log_probabilities_whole_divided", True), "gkd": (TORCHTUNE_DISTILLED, False),
+}
+"""Objectives with a second network -> the same two. DPO's recipes ask for logits in one piece, which the model makes
+fp32; those of distillation for chunks [recipes/lora_dpo_*.py, knowledge_distillation_*.py]."""
+
+
+def _compared(job: Job, recipe: Recipe) -> tuple[Recipe, Rated | None, tuple[str, ...]]:
+    """The recipe of a model beside which another answers, that other, and what is said of it."""
+    if distils(job):
+        teacher = replace(student_of(job), workload=replace(job.workload, objective="sft"))
+        return recipe, taught(recipe, eager_recipe(teacher)), (teacher_sentence(job),)
+    if job.workload.objective != "dpo":
+        return recipe, None, ()
+    own = job.plan.peft is None
+    asked = recipe._replace(sizes=recipe.sizes._replace(adapter=None), recompute=False, offloads=False)
+    # beside adapters the loop's variable holds the reference's logits until it is asked again
+    held = recipe if own else recipe._replace(kept_behind=FP32)
+    rated = Rated(asked, own, (), (), loads_fp32=False, one_unit=False)
+    return held, rated, (rated.said,)
+
+
 def _eager(job: Job) -> RankProgram:
-    """Adapters beside frozen weights, or all weights of one GPU."""
-    recipe = eager_recipe(job)
+    """Adapters beside frozen weights, all weights of one GPU, or another network beside either."""
+    recipe, compared, who = _compared(job, eager_recipe(job))
     if job.cluster.count == 1:
         stepping = sharded_stepping_of(job)
         if job.engine_options.get("optimizer_in_backward"):
             stepping = stepping._replace(optimizer=stepping.optimizer._replace(gradients_in_backward=True))
-        said = (ALONE, *((IN_BACKWARD,) if stepping.optimizer.gradients_in_backward else ()))
-        return one_role(job, all_phases(job, recipe, stepping), *_said(job), *said)
+        said = (ALONE, *((IN_BACKWARD,) if stepping.optimizer.gradients_in_backward else ()), *who)
+        phases = all_phases(job, recipe, stepping) if compared is None else compared_phases(recipe, stepping, compared)
+        return one_role(job, phases, *_said(job), *said)
     split = bool(job.engine_options.get("split_root"))
     sharding = sharding_of(job, "fsdp2")._replace(split_root=split, defers=False)  # no recipe has no_sync
-    return sharded_role(job, recipe, sharding, *_said(job))
+    return sharded_role(job, recipe, sharding, *_said(job), *who[:distils(job)], compared=compared)
 
 
 def _padded(job: Job) -> Job:
@@ -133,7 +159,7 @@ def _padded(job: Job) -> Job:
 
 def _said(job: Job) -> tuple[str, ...]:
     """Whose loss is counted where nobody names a version."""
-    if job.engine_version is not None or job.plan.loss is not None:
+    if job.engine_version is not None or job.plan.loss is not None or job.workload.objective in RATED_LOSSES:
         return ()
     return (
         "torchtune 0.7: head and loss run chunk by chunk; before, all logits were made first: "
@@ -174,6 +200,9 @@ def _check(job: Job) -> None:
         )
     if not alone and plan.shards is not Shards.EVERYTHING:
         raise Unsupported("torchtune shards everything over several GPUs; leave --shards out, or use one GPU")
+    if job.workload.objective in RATED_LOSSES and (plan.loss is not None or plan.compile or plan.tp > 1):
+        raise Unsupported("{} of torchtune is modelled as its recipes make the loss, eagerly and without tensor "
+                          "parallelism; leave --loss, --compile and --tp out", job.workload.objective)
     if plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("torchtune has no pipeline, context or expert parallelism; use --engine torchtitan")
     if plan.tp > 1 and plan.peft is not None:

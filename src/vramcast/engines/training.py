@@ -95,7 +95,7 @@ TRAINING: Final[dict[str, TrainingEngine]] = {
     "torchtune": TrainingEngine(
         "vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune", "titan", Precision.BF16, Precision.BF16, None,
         {Precision.MIXED_BF16: Precision.BF16},
-        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True,
+        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True, objectives=("dpo", "gkd"),
         unused=tuple(name for name in _OF_PIPELINES if name not in ("optimizer_kernel", "offload_activations")),
     ),
     "litgpt": TrainingEngine(

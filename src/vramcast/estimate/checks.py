@@ -149,6 +149,8 @@ def refuse_ignored(job: Job) -> None:
         )
     if workload.objective in ("kto", "rloo") and job.engine not in ("huggingface", "megatron"):
         raise Unsupported("objective={} is counted as TRL runs it; use --engine huggingface", workload.objective)
+    if workload.objective == "gkd" and job.engine not in ("huggingface", "deepspeed", "torchtune"):
+        raise Unsupported("objective=gkd is counted as TRL, ms-swift and torchtune run it; use --engine huggingface")
     if workload.objective in ANSWERS and model.head is not Head.LM:
         raise InvalidSpec(
             "objective={} compares answers, and {} writes none; use pretrain", workload.objective, model.name
@@ -193,8 +195,8 @@ def refuse_ignored(job: Job) -> None:
             "objective={} learns from answers that it generates; give their tokens, --completion-len",
             workload.objective
         )
-    if workload.completion_len and workload.objective not in GENERATES:
-        raise InvalidSpec("completion-len needs objective ppo, grpo or rloo, not {}", workload.objective)
+    if workload.completion_len and workload.objective not in (*GENERATES, "gkd"):
+        raise InvalidSpec("completion-len needs objective ppo, grpo, rloo or gkd, not {}", workload.objective)
 
 
 def _check_optimizer(job: Job) -> None:

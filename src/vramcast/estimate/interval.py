@@ -211,7 +211,7 @@ if TYPE_CHECKING:
 SLACKS: Final = ((0.05, "little"), (0.15, "some"), (1.0, "much"))
 """Share of a number that is reserved and not allocated, by its upper end: what the allocator keeps is partly chance."""
 
-HARD: Final = ("dpo", "kto", "ppo", "grpo", "rloo", "reward")
+HARD: Final = ("dpo", "kto", "gkd", "ppo", "grpo", "rloo", "reward")
 """Objectives with more than one model or more than one pass."""
 
 

@@ -8,6 +8,8 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [torchtune] meta-pytorch/torchtune torchtune/modules/loss/cross_entropy_loss.py, ce_chunked_output_loss.py
 [verl] volcengine/verl b178a3c (0.8) verl/workers/actor/dp_actor.py `_forward_micro_batch`, verl/utils/
 torch_functional.py
+[TRL-GKD] huggingface/trl f2cd5771 trl/experimental/gkd/gkd_trainer.py `generalized_jsd_loss`
+[swift] modelscope/ms-swift 3602360a5 swift/rlhf_trainers/gkd_loss.py `gkd_loss`, `jsd_loss`
 [openrlhf] OpenRLHF/OpenRLHF 3c3be62 openrlhf/models/actor.py `Actor.forward`, openrlhf/models/utils.py
 `log_probs_from_logits`, `compute_entropy`
 """
@@ -167,12 +169,18 @@ def _chosen_and_compared(graph: Graph, logits: Value, spec: Vocabulary) -> Value
     return graph.call("add", losses, [scalar(graph)], passes_gradient=True)
 
 
-def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary, *, divided: bool = False) -> Value:
     """[trl] until 0.13, LLaMA-Factory's `get_batch_logps`: log_softmax over all logits but the last, then `gather`; of
-    fp32 logits NeMo-RL's `get_next_token_logprobs_from_logits`."""
+    fp32 logits NeMo-RL's `get_next_token_logprobs_from_logits`; torchtune's `logits_to_logprobs`
+    divides them before."""
+    returned = logits
     logits = graph.call("slice", [logits], [graph.view(logits, "logits.shifted")])
+    if divided:
+        logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.divided")
     made = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="log_softmax", saves="output")
     score = graph.call("gather", [made], [graph.value("log_probabilities", spec.row_bytes)], saved=[made])
+    if divided:
+        graph.hold(returned)
     return graph.call("score", [score], [scalar(graph)], saved=[score])
 
 
@@ -245,6 +253,94 @@ def _entropy(graph: Graph, logits: Value, spec: Vocabulary, kind: str) -> Value:
     return graph.call("subtract", [summed, weighted], [entropy], passes_gradient=True)
 
 
+WAITS: Final = "another network answers"
+"""A tensor that nobody reads: before it is there, what the loss waits for has run."""
+
+LOGITS_ALONE: Final = "log_probabilities of nobody"
+"""No loss: the logits are handed out as they are."""
+
+DIVERGENCE_ROWS: Final = 512
+"""[swift] `jsd_loss` `chunk_size`."""
+
+
+def distillation_loss(divergence: str, *, by_rows: bool = False) -> str:
+    """Key of the loss of a student whose teacher is another network.
+
+    Args:
+        divergence: of the teacher from the student, "forward", the other way round, "reverse", or of a "mixture"
+        by_rows: as [swift] makes it, of the positions that count, 512 together, and not as [TRL-GKD] does, of all
+    """
+    return f"log_probabilities of a teacher, {divergence}{', by rows' * by_rows}"
+
+
+def _logits_alone(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """The logits are there, and nothing is made of them."""
+    del spec
+    return graph.call("return", [logits], [scalar(graph)], differentiable=False)
+
+
+def _asks_teacher(graph: Graph, size: int) -> Value:
+    """Logits of the teacher, which come without a gradient."""
+    done = graph.value("teacher.asked", FP32, gradient_bytes=0)
+    graph.call("ask", [], [done], temporaries=[graph.tensor(WAITS, FP32)], differentiable=False)
+    return graph.call("teacher", [done], [graph.value("teacher.logits", size, gradient_bytes=0)], differentiable=False)
+
+
+def _divergence(graph: Graph, own: Value, other: Value, size: int, kind: str, rows: int) -> Value:
+    """`kl_div` of log-probabilities, each of `size` bytes, of which `rows` are there at once beside what is kept.
+
+    Kept are the student's log-probabilities; where the teacher's are the target, their exponential, which the
+    difference is multiplied by; where the student's are, theirs and the difference; of a mixture the stack of both,
+    the logarithm of its sum, and all three. The rest dies with the function, or with the turn of its loop: the
+    teacher's log-probabilities, products, their weighted forms and their sum.
+    """
+    name, saved = f"divergence.{kind}", {"forward": 1, "reverse": 2, "mixture": 6}[kind]
+    temporaries = {"forward": 3, "reverse": 2 if rows < size else 3, "mixture": 3 if rows < size else 6}[kind]
+    kept = graph.value(f"{name}.kept", saved * size, gradient_bytes=0)
+    made = [graph.tensor(f"{name}.rows", temporaries * rows)]
+    back = [graph.tensor(f"grad.{name}.rows", 2 * rows)]
+    log_probs = aten.unary(graph, own, num_bytes=size, name="log_softmax", saves="output")
+    graph.hold(own)
+    return graph.call("kl_div", [log_probs, other], [scalar(graph)], extra=[kept], temporaries=made,
+                      backward_temporaries=back)
+
+
+def _distilled(graph: Graph, logits: Value, spec: Vocabulary, *, kind: str, by_rows: bool = False) -> Value:
+    """Both distributions divided by a temperature, their logarithms, and a divergence of all positions; the variables
+    of the caller hold the logits. [swift] copies the positions that count before: all of them, here."""
+    size, first = logits.num_bytes, logits
+    teacher = _asks_teacher(graph, size)
+    whole = [first, teacher]
+    if by_rows:
+        logits = aten.unary(graph, logits, num_bytes=size, name="logits.active")
+        taken = graph.value("teacher.logits.active", size, gradient_bytes=0)
+        whole += [logits, graph.call("index", [teacher], [taken], differentiable=False)]
+    own = aten.unary(graph, logits, num_bytes=size, name="logits.divided")
+    other = graph.value("teacher.logits.divided", size, gradient_bytes=0)
+    graph.call("div", [teacher], [other], differentiable=False)
+    rows = ceil_div(min(spec.tokens, DIVERGENCE_ROWS) * size, spec.tokens) if by_rows else size
+    loss = _divergence(graph, own, other, size, kind, rows)
+    graph.hold(*whole, own, other)
+    return loss
+
+
+def _torchtune_distilled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[torchtune] `ForwardKLWithChunkedOutputLoss`, then `CEWithChunkedOutputLoss`: of every chunk the teacher's
+    chances and the student's log-probabilities in fp32 are kept, and a mask of a byte; the loop holds both logits."""
+    teacher = _asks_teacher(graph, logits.num_bytes)
+    kept = graph.value("divergence.kept", 2 * spec.fp32_bytes + spec.elements, gradient_bytes=0)
+    chunk = ceil_div(spec.fp32_bytes, TORCHTUNE_CHUNKS)
+    rows = [graph.tensor(f"divergence.chunk.{name}", chunk) for name in ("product", "filled")]
+    back = [graph.tensor(f"grad.divergence.chunk.{name}", chunk) for name in ("filled", "product", "log_softmax")]
+    divergence = graph.call("kl_div", [logits], [scalar(graph, "divergence")], extra=[kept], temporaries=rows,
+                            backward_temporaries=back)
+    entropy = _chunked_output(graph, logits, spec)
+    graph.hold(logits, teacher)
+    return graph.call("add", [entropy, divergence], [scalar(graph)], passes_gradient=True)
+
+
+TORCHTUNE_DISTILLED: Final = "log_probabilities of torchtune's teacher"
+
 TORCHTUNE_CHUNKS: Final = 8
 """[torchtune] `num_output_chunks`."""
 
@@ -276,6 +372,7 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "liger_shifted": _prepared(_liger, shifted=True),
     "liger_upcast_shifted": _prepared(_liger, upcast=True, shifted=True),
     "log_probabilities_whole": _all_log_probabilities,
+    "log_probabilities_whole_divided": partial(_all_log_probabilities, divided=True),
     "log_probabilities_whole_upcast": _prepared(_all_log_probabilities, upcast=True),
     "log_probabilities": _log_probabilities,
     "log_probabilities_nll": _chosen_and_compared,
@@ -283,6 +380,10 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "log_probabilities_copied": partial(_log_probabilities, shifted=True, copied=True),
     "log_probabilities_divided": partial(_log_probabilities, shifted=True, divided="in place"),
     "log_probabilities_divided_copy": partial(_log_probabilities, shifted=True, divided="copy"),
+    LOGITS_ALONE: _logits_alone,
+    TORCHTUNE_DISTILLED: _torchtune_distilled,
+    **{distillation_loss(kind, by_rows=by_rows): partial(_distilled, kind=kind, by_rows=by_rows)
+       for kind in ("forward", "reverse", "mixture") for by_rows in (False, True)},
     **{policy_loss(divided, entropy): partial(_policy, divided=divided, entropy=entropy)
        for divided in ("in place", "copy") for entropy in ENTROPIES},
     **{upcast_policy_loss(entropy): _prepared(partial(_policy, entropy=entropy, overwrites=False), upcast=True)

@@ -96,10 +96,21 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         alloc_conf=values.get("alloc-conf", ""),
         run_tokens=values.get("tokens"),
         global_batch=values.get("global-batch"),
+        teacher=_teacher(values, resolve),
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over, *packed),
     )
     return eager.trl.with_unasked(_as_its_engine_calls_it(job, values.get("precision")), values)
+
+
+def _teacher(values: Mapping[str, Any], resolve: Resolve) -> Model | None:
+    """The network that a student learns from.
+
+    Raises: InvalidSpec where there is a teacher and nobody who learns from it, or the other way round
+    """
+    if (values.get("objective") == "gkd") is not ("teacher" in values):
+        raise InvalidSpec("--objective gkd learns from the logits of --teacher MODEL; give both, or neither")
+    return resolve(str(values["teacher"])).model if "teacher" in values else None
 
 
 def _as_its_engine_calls_it(job: Job, name: str | None) -> Job:
@@ -137,7 +148,7 @@ def default_engine(values: Mapping[str, Any], num_gpus: int) -> str:
     """
     if "peft" in values:  # which nobody trains over fp32 weights, as a plain autocast loop would
         return "huggingface"
-    if num_gpus == 1 and values.get("objective") not in ("kto", "rloo"):
+    if num_gpus == 1 and values.get("objective") not in ("kto", "rloo", "gkd"):
         return "pytorch"
     if values.get("objective", "pretrain") not in ("pretrain", "sft"):
         return "huggingface"

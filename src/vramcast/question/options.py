@@ -93,10 +93,13 @@ OPTIONS: Final[dict[str, Option]] = {
     "image-size": Option("workload", "image_size", Kind.COUNT, "vision: pixels per side"),
     "images": Option("workload", "images", Kind.COUNT, "vision: images per sample, 0 for text alone"),
     "objective": _choice(
-        "workload", "objective", "what is optimised; classification: a label for each sample, tagging: for each token",
-        ("pretrain", "sft", "dpo", "kto", "ppo", "grpo", "rloo", "reward", "classification", "tagging"),
+        "workload", "objective", "what is optimised; gkd: what a --teacher says; classification: a label for each "
+        "sample, tagging: for each token",
+        ("pretrain", "sft", "dpo", "kto", "gkd", "ppo", "grpo", "rloo", "reward", "classification", "tagging"),
     ),
-    "completion-len": Option("workload", "completion_len", Kind.COUNT, "generated tokens per sample (ppo, grpo, rloo)"),
+    "teacher": Option("job", "teacher", Kind.TEXT, "gkd: the network whose logits are learned, named as a model is"),
+    "completion-len": Option("workload", "completion_len", Kind.COUNT,
+                             "generated tokens per sample (ppo, grpo, rloo, gkd)"),
     "precision": _choice("plan", "precision", "recipe of dtypes", (*Precision, *PURE)),
     "optimizer": Option("plan", "optimizer", Kind.TEXT, "adamw, sgd, adafactor, lion, muon, adamw-8bit ..."),
     "optimizer-kernel": _choice("plan", "optimizer_kernel", "implementation of the step", ("foreach", "fused", "loop")),

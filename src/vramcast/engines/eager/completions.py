@@ -108,7 +108,7 @@ def answered(job: Job, recipe: Recipe) -> Answered:
     rated = Rated(asked if beta_of(job) else None, own, (), (), loads_fp32)
     again = job.workload.objective == "rloo"
     return Answered(
-        rated, rated._replace(reference=None, looked_at=_looked_at(recipe)), _generation(recipe, job),
+        rated, rated._replace(reference=None, looked_at=_looked_at(recipe)), written_ahead(recipe, job),
         _without_autograd(recipe._replace(recompute=False)) if again else (),
         _said(written_together(job)),
     )
@@ -168,7 +168,7 @@ def _without_autograd(recipe: Recipe) -> Program:
     return inference(recipe, built, Cached(built.head, recipe.model.main.name, logits))
 
 
-def _generation(recipe: Recipe, job: Job) -> Program:
+def written_ahead(recipe: Recipe, job: Job) -> Program:
     """The prompts are read together, then one position after the other."""
     sizes = recipe.sizes
     if not (together := written_together(job)):

@@ -269,7 +269,7 @@ def _reference(compared: Rated, around: Flat | PerWeight) -> tuple[Program, Prog
         unit = _unit("reference", tuple(every), sharding)
         dropped = (Free(unit.gathered),) if unit.shared else ()
         forward = (*gather((unit,)), *copy_out((unit,)), *inference(recipe), *release((unit,)), *dropped)
-    load, forward = renamed(load, forward)
+    load, forward = renamed(load, forward, prefix=compared.name)
     return load, compared.between(forward)
 
 

@@ -11,6 +11,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, 
 from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph, saver_counts
+from vramcast.operators.loss import WAITS
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
 from vramcast.units import FP32, ceil_div
 
@@ -199,7 +200,9 @@ def passes(
     if tied is not None:
         first, last = (found._replace(backward=tied.held(found.backward)) for found in (first, last))
     added = () if tied is None else (tied.table,)
-    inputs, kept = input_tensors(recipe), _kept_logits(recipe)
+    heads, between = _asked(last.forward, between)
+    inputs, kept = input_tensors(recipe), _kept_logits(recipe, recipe.kept_logits)
+    later = _kept_logits(recipe, recipe.kept_behind)
     dying = () if recipe.recompute else tuple(tensor for tensor in inputs if tensor.name == ADDED_MASK)
     # in the order of the program, which what is around the parts goes by
     before, inside = ([tower for tower in towers if tower.layers.is_merged is merged] for merged in (False, True))
@@ -211,8 +214,8 @@ def passes(
             *map(Alloc, inputs), *around.begin(), *(node for tower in before for node in tower.forward(around)),
             *first.forward, *(node for tower in inside for node in tower.merged(around)), *map(Alloc, moving),
             *around.forward(name, layers),
-            *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *_second_loss(recipe),
-            *around.leave(layers), *between,
+            *map(Free, dying), *heads, *_cache_dropped(built.main), *map(Alloc, kept), *_second_loss(recipe),
+            *around.leave(layers), *between, *map(Alloc, later),
         ),
         (
             *last.loss_gradient, *(node for tower in towers for node in tower.summed()), *around.turn(),
@@ -223,10 +226,17 @@ def passes(
             *(node for tower in reversed(before) for node in tower.backward(around)),
             *around.end(tuple(tensor for tensor in ends if tensor not in added)),
             *((Free(built.head.outputs[0].tensor),) if recipe.ends else ()),
-            *map(Free, (*moving, *kept, *(tensor for tensor in inputs if tensor not in dying))),
+            *map(Free, (*moving, *kept, *later, *(tensor for tensor in inputs if tensor not in dying))),
         ),
         tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
     )
+
+
+def _asked(head: Program, between: Program) -> tuple[Program, Program]:
+    """The head's forward with what its loss waits for in its place, and what is left to run behind it."""
+    waits = (place for place, node in enumerate(head) if isinstance(node, Alloc) and node.tensor.name == WAITS)
+    place = next(waits, None)
+    return (head, between) if place is None else ((*head[:place], *between, *head[place:]), ())
 
 
 def _arriving(main: Layers) -> Lowered:
@@ -371,10 +381,10 @@ def _share(graph: Graph, shares: int) -> Tensor | None:
     return graph.tensor("gradient share", ceil_div(total, shares), Category.GRADIENTS, f"{total:,} B / {shares}")
 
 
-def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
-    if not recipe.kept_logits:
+def _kept_logits(recipe: Recipe, width: int) -> tuple[Tensor, ...]:
+    if not width:
         return ()
-    size = recipe.sizes.tokens * recipe.model.vocab * recipe.kept_logits
+    size = recipe.sizes.tokens * recipe.model.vocab * width
     return (Tensor(name="logits held by the loop", num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
 
 

@@ -156,6 +156,7 @@ class Rated(NamedTuple):
     loads_fp32: bool = True  # the reference
     one_unit: bool = True  # of FSDP2
     objective: str = "dpo"
+    name: str = "reference"  # how what the second network has is owned
 
     def between(self, forward: Program) -> Program:
         """`forward` is the reference's."""
@@ -286,7 +287,7 @@ def whole_reference(compared: Rated, *, cached: bool) -> tuple[Program, Program]
         forward = inference(recipe, built, around)
     else:
         forward = inference(recipe)
-    load, forward = renamed(load, forward)
+    load, forward = renamed(load, forward, prefix=compared.name)
     return load, forward
 
 

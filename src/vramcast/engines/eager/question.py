@@ -154,7 +154,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     virtual = peft.virtual_tokens if peft is not None and peft.method == "prompt" else 0
     prefix = peft.virtual_tokens if peft is not None and peft.method == "prefix" else 0
     batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
-    seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in GENERATES else 0)
+    seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in (*GENERATES, "gkd") else 0)
     if job.engine == "huggingface":
         seq_len = ceil_div(seq_len, plan.cp)  # samples are padded [swift sequence_parallel.py `pad`, ax ring_attn]
     else:

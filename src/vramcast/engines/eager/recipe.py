@@ -58,6 +58,7 @@ class Recipe(NamedTuple):
     returns_fp32: bool = False  # forward makes the logits fp32 and forgets the narrow ones
     outputs_fp32: bool = False  # returned logits are converted to fp32 (Accelerate's mixed precision)
     kept_logits: int = 0  # bytes per logit that the loop's variables hold until backward has ended
+    kept_behind: int = 0  # the same, from behind what runs between forward and backward
     second_loss: bool = False  # the loop makes one of returned logits, the model's own is there until forward ends
     recompute: bool = False  # every layer keeps only its input
     reentrant: bool = True  # the checkpoint's recomputed output lives during its backward

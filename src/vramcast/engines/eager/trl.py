@@ -51,7 +51,7 @@ UNSLOTH_BETA: Final = 0.001
 UNSLOTH_BETA_SINCE: Final[Version] = (2025, 6, 5)
 """Unsloth writes its own default into TRL's configuration [unsloth models/rl.py, d7b0653a2 of 2025-06-22]."""
 
-TRAINERS: Final = ("sft", "dpo", "kto", "grpo", "rloo", "reward")
+TRAINERS: Final = ("sft", "dpo", "kto", "gkd", "grpo", "rloo", "reward")
 """Objectives that name one of TRL's trainers. Its PPOTrainer has a loop of its own, which switches nothing on."""
 
 RECOMPUTES_SINCE: Final[Version] = (0, 22)
@@ -61,7 +61,7 @@ TRL_NON_REENTRANT_SINCE: Final[Version] = (0, 27)
 """Checkpoints are not reentrant unasked, before transformers 5, too [TRL sft_config.py `__post_init__`]."""
 
 REENTRANT_SINCE: Final[dict[str, Version]] = {
-    "sft": (0, 28), **dict.fromkeys(("dpo", "kto", "grpo", "rloo", "reward"), (1, 9)),
+    **dict.fromkeys(("sft", "gkd"), (0, 28)), **dict.fromkeys(("dpo", "kto", "grpo", "rloo", "reward"), (1, 9)),
 }
 """Since that release each trainer forces the older kind of checkpoints on adapters under ZeRO-3 [TRL __init__]."""
 
@@ -70,7 +70,7 @@ CHUNKS_LOSS_SINCE: Final[Version] = (1, 7)
 kernels [TRL]. Modelled where a rank has its weights whole."""
 
 NARROWS_ADAPTERS: Final[dict[str, Version]] = {
-    **dict.fromkeys(("sft", "grpo", "rloo", "reward"), (0, 26)), "dpo": (0, 29), "kto": (1, 4),
+    **dict.fromkeys(("sft", "gkd", "grpo", "rloo", "reward"), (0, 26)), "dpo": (0, 29), "kto": (1, 4),
 }
 """Since that release each trainer makes every weight of a packed network that learns bf16, whatever the run computes in
 [TRL __init__: `param.data = param.data.to(torch.bfloat16)`]."""

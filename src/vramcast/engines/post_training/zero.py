@@ -20,10 +20,11 @@ from vramcast.domain.job import AttentionKernel, Job, Phase, Shards, Workload
 from vramcast.domain.model import Model, scorer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end
-from vramcast.engines.deepspeed import Zero, frozen_load, rating_pass, settings, zero_phases
+from vramcast.engines.deepspeed import settings
 from vramcast.engines.eager.question import recipe_of
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.eager.releases import with_its_kernels
+from vramcast.engines.eager.zero import Zero, frozen_load, rating_pass, zero_phases
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
 from vramcast.engines.post_training.networks import Network
 from vramcast.operators.linear import Numerics

@@ -89,7 +89,7 @@ RANK: Final = 8
 SINGLE: Final = re.compile(r"\A.*_single_device\.ya?ml$|\btune run .*_single_device\b", re.MULTILINE)
 """A file, or the command in its comments, of a recipe that runs on one GPU."""
 
-TEACHER: Final = "a teacher that runs beside the model is not modelled"
+DIVERGENCE: Final = "ForwardKLWithChunkedOutputLoss"
 FAKE: Final = "weights quantised on the way (QAT) are not modelled"
 SHARDED_ENDS: Final = frozenset(("tok_embeddings", "output"))
 
@@ -162,12 +162,12 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
         values.cannot("device", NO_GPU)
     if values.flag("optimizer_in_bwd"):
         options = together(options, {"engine-option": ("optimizer_in_backward=true",)})
-    for name, why in (("teacher_model", TEACHER), ("quantizer", FAKE)):
-        values.must_be_empty(name, why)
+    options = together(options, _teacher(values))
+    values.must_be_empty("quantizer", FAKE)
     values.section("fsdp", Known("torchtune", "fsdp"))
     if options.get("objective") in GENERATES:
         values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
-    settled = tuple(values) if values.refused.keys() & {"loss", "teacher_model", "quantizer"} else SETTLED
+    settled = tuple(values) if values.refused.keys() & {"loss", "quantizer"} else SETTLED
     values.ignore(*settled)
     return options, values, _notes(options)
 
@@ -240,6 +240,23 @@ def _loss(values: Watched) -> dict[str, Any]:
             given.refuse("_component_", "one of {}", ", ".join(LOSSES), option="loss")
         return {}
     return BEFORE if kind == PLAIN and _is_old(values) else LOSSES[kind]
+
+
+def _teacher(values: Watched) -> dict[str, Any]:
+    """A frozen network whose logits are learned from [torchtune recipes/knowledge_distillation_*.py]."""
+    if not values.get("teacher_model"):
+        return {}
+    given = values.section("teacher_model", Known("torchtune", "model"))
+    match = BUILDER.fullmatch(given.text("_component_") or "")
+    if match is None or match[2] or match[3] not in MODELS:
+        given.refuse("_component_", "a builder of a whole model known here; give --teacher for the network",
+                     option="teacher")
+        return {}
+    loss = values.section("kd_loss", Known("torchtune", "loss"))
+    if (kind := (loss.text("_component_") or "").rpartition(".")[2]) != DIVERGENCE:
+        loss.cannot("_component_", "{} is not modelled; {} is", kind, DIVERGENCE)
+    values.get("kd_ratio"), values.get("teacher_checkpointer")
+    return {"objective": "gkd", "teacher": MODELS[match[3]]}
 
 
 def _is_old(values: Watched) -> bool:
