@@ -28,6 +28,22 @@ def test_published_speeds_of_current_engines_are_met() -> None:
         assert statistics.median(errors) < median
 
 
+def test_query_heads_that_share_a_cache_read_it_once_since_the_release_that_lets_them() -> None:
+    cases = [case for case in published("tensorrt-llm@0.6") if "70b" in case.name or "180b" in case.name]
+    assert cases and max(abs(case.error) for case in cases) < 0.25  # 1.05 where they did before
+    before, after = (
+        step_s("llama-2-70b", f"tensorrt-llm@{version}", gpus="4xh100", tp=4, concurrency=64, weights="fp8")
+        for version in ("0.7", "0.8")
+    )
+    assert before > 1.1 * after
+
+
+def test_answers_that_nobody_reads_token_by_token_cost_tensorrt_llm_no_sending() -> None:
+    run = execution_of("tensorrt-llm", (1, 1), arch="Hopper")
+    assert run is not None and run.sent_s > 0
+    assert run.taken_s(0.01, 0.0, 2048) == run.taken_s(0.01, 0.0, 1)
+
+
 def test_experts_without_a_token_are_launched_until_the_release_that_leaves_them_out() -> None:
     before, after = (
         vramcast.serve("qwen3-30b-a3b", gpus="h100", engine=f"transformers@{version}", context=4096).speed
@@ -102,3 +118,25 @@ def test_users_beyond_the_cache_do_not_keep_a_server_from_answering(engine: str)
         ).speed.tokens_per_s for users in (4, 16)
     )
     assert many > few
+
+
+def test_decode_alone_is_of_those_whom_the_cache_holds() -> None:
+    few, many = (
+        vramcast.serve("llama-3.1-8b", gpus="rtx-4090", engine="vllm", weights="fp8", context="16k", concurrency=users)
+        for users in (2, 64)
+    )
+    assert few.speed is not None and many.speed is not None and many.speed.step_s is not None
+    held = int(many.capacity.concurrency)
+    assert 2 < held < 64
+    assert many.speed.decode_tokens_per_s == pytest.approx(held / many.speed.step_s)
+    assert many.speed.decode_tokens_per_s_per_user > few.speed.decode_tokens_per_s_per_user / 4
+
+
+@pytest.mark.parametrize("context", [2048, 65536])
+def test_no_interval_begins_where_the_card_would_read_faster_than_its_data_sheet(context: int) -> None:
+    answer = vramcast.serve(
+        "llama-3.1-70b", gpus="2xh100-sxm-80gb", tp=2, engine="vllm", weights="fp8", context=context)
+    assert answer.speed is not None and answer.speed.loaded_token_interval_s is not None
+    low, high = answer.speed.loaded_token_interval_s
+    weights = 70.5e9 * 0.97 / 2  # bytes of a rank in 8 bits, the embedding left out
+    assert weights / load_gpu("h100-sxm-80gb").bandwidth_bytes_per_s < low < high

@@ -6,10 +6,10 @@ of the sequences; where one card waits for the other, on all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache, partial
-from importlib import import_module
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from vramcast.domain.answer import Speed
 from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.serving.rank import shares_experts
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
-from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import Note, Unsupported, VramcastError
+from vramcast.estimate.placing import placement_of, releases
 from vramcast.estimate.running import finds_its_own, most_running, prompt_step, running_of
-from vramcast.states.storage import FORMATS, token_bytes
+from vramcast.states.storage import token_bytes
 from vramcast.timing import loop
 from vramcast.timing.batching import Limits, Pool
 from vramcast.timing.forward import forward_work
@@ -39,9 +38,9 @@ from vramcast.timing.rates import (
     pcie_bytes_per_s,
     product_rate,
 )
-from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
+from vramcast.timing.roofline import CAUSES, Machine, StepTime, least_reading_s, machine_of, step_time
 from vramcast.timing.steps import StepCosts
-from vramcast.timing.work import Execution, Placement, Setting, Step, execution_of
+from vramcast.timing.work import Execution, Placement, Setting, Step, Work, execution_of
 from vramcast.units import ceil_div
 
 CHUNK: Final = 8192
@@ -92,7 +91,7 @@ def timed(job: ServeJob, *, spread: float = loop.LOOSE, held: float | None = Non
     if execution is None:
         return Timed(None, ())  # pipelines of images have no tokens
     if execution.loops_experts:
-        versions = _releases()
+        versions = releases()
         loops = versions.loops_experts(job.model.family, job.version)
         meets = versions.meets_experts(job.model.family, job.version)
         execution = replace(execution, loops_experts=execution.loops_experts * loops, meets_experts=meets)
@@ -140,7 +139,7 @@ def _timed(asked: ServeJob, execution: Execution, loaded: Loaded) -> Timed:
         sources=_sources(machine, placement),
     )
     if job.model.head is Head.LM:
-        found = _with_decode(found, job, machine, placement, load)
+        found = _with_decode(found, job, machine, placement, load, loaded.held)
         found = _with_load(found, asked, machine, placement, load, loaded)
     host = (machine.beside.assumed,) if machine.beside is not None and machine.beside.assumed else ()
     return Timed(found, (*_assumed(job, load), *host))
@@ -164,16 +163,19 @@ def _beside(job: ServeJob) -> Beside | None:
 
 
 def _with_decode(
-    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load
+    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load, held: float | None
 ) -> Speed:
+    """Steps of those who generate at once: as many of the users as the cache holds."""
     users = ceil_div(job.requests.concurrency, job.plan.dp)
+    together = job.requests.concurrency if held is None or users <= held else max(1, int(held)) * job.plan.dp
+    users = ceil_div(together, job.plan.dp)
     step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
     return replace(
         speed,
         mean_context=load.mean_context,
         answer_tokens=max(1, load.answer),
         step_s=step.seconds,
-        decode_tokens_per_s=job.requests.concurrency / step.seconds,
+        decode_tokens_per_s=together / step.seconds,
         decode_tokens_per_s_per_user=1 / step.seconds,
         decode_bound=step.bound,
         decode_shares=step.shares,
@@ -194,18 +196,29 @@ def _with_load(
         loaded_first_token_s=latency.first_token_s,
         loaded_token_s=latency.token_s,
         burst_first_token_s=latency.together_s,
-        **_intervals(job, machine, latency),
+        **_intervals(job, machine, placement, load, latency),
     )
 
 
-def _intervals(job: ServeJob, machine: Machine, latency: Latency) -> dict[str, tuple[float, float]]:
-    """What 90 % of runs like this were measured at: of a card's own kernels under an engine, without drafts."""
+def _intervals(
+    job: ServeJob, machine: Machine, placement: Placement, load: Load, latency: Latency
+) -> dict[str, tuple[float, float]]:
+    """What 90 % of runs like this were measured at: of a card's own kernels under an engine, without drafts.
+
+    No step is faster than the card reads the weights and the caches of those who generate: by Little's law as large a
+    share of the users as of a user's time is between tokens.
+    """
     if machine.kernels is None or machine.kernels.system != machine.gpu.name or job.plan.draft is not None:
         return {}
     (first_low, first_high), (low, high) = loop.MISSES
+    answered_s = max(1, load.answer) * latency.token_s
+    generating = job.requests.concurrency / job.plan.dp * answered_s / (latency.first_token_s + answered_s)
+    step = Step(max(1, int(generating / len(_stages(job, machine.execution)))), 1, load.mean_context)
+    least_s = sum(least_reading_s(works, machine.gpu) for works in _works(job, machine, placement, step))
     return {
         "loaded_first_token_interval_s": (first_low * latency.first_token_s, first_high * latency.first_token_s),
-        "loaded_token_interval_s": (low * latency.token_s, high * latency.token_s),
+        "loaded_token_interval_s": (
+            min(latency.token_s, max(low * latency.token_s, least_s)), high * latency.token_s),
     }
 
 
@@ -352,52 +365,6 @@ def load_of(job: ServeJob) -> Load:
     return Load(prompt, answer, assumed)
 
 
-def placement_of(job: ServeJob, execution: Execution) -> Placement:
-    """Degrees and formats of one rank. Engines without tensor parallelism put layers on cards one after the other."""
-    plan = job.plan
-    formats = formats_of(job.model, weights=plan.weights, dtype=plan.dtype)
-    tp = plan.tp if execution.pipelined else 1
-    auto = "f16" if SERVING[job.engine].is_ggml else formats.whole
-    return Placement(
-        quantised=_timed_format(_in_headers(job) or formats.quantised),
-        whole=formats.whole,
-        k_dtype=auto if plan.kv_dtype == "auto" else plan.kv_dtype,
-        v_dtype=plan.v_dtype,
-        tp=tp,
-        ep=tp * plan.dp if plan.expert_parallel or shares_experts(job) else 1,
-        dcp=plan.dcp,
-        left_whole=_left_whole(job),
-    )
-
-
-def _left_whole(job: ServeJob) -> tuple[str, ...] | None:
-    if job.engine != "transformers":
-        return None
-    left: tuple[str, ...] | None = _releases().left_whole(job.model.family, job.version)
-    return left
-
-
-def _releases() -> Any:
-    """What releases of transformers do; other engines do not load it."""
-    return import_module("vramcast.engines.transformers.versions")
-
-
-def _in_headers(job: ServeJob) -> str | None:
-    """The block type that most bytes of a GGUF file are in; other headers say less than the config does."""
-    if job.plan.weights is not None or job.weights is None:
-        return None
-    most = next(iter(job.weights.bytes_by_dtype), "")
-    return most if most in FORMATS else None
-
-
-def _timed_format(name: str) -> str:
-    """A format of the table: a GGUF mix is timed as its most frequent block type ("q4_k_m" as "q4_k")."""
-    if name in FORMATS:
-        return name
-    block = name.rpartition("_")[0]
-    return block if block in FORMATS else name
-
-
 def stages_of(job: ServeJob, execution: Execution) -> list[tuple[tuple[Run, ...], bool, bool]]:
     """Layers of every stage, whether it is the first, whether the last."""
     return [(tuple(stage.runs(job.model)), stage.first, stage.last) for stage in _stages(job, execution)]
@@ -438,18 +405,25 @@ def _decode(
 def _through_stages(
     job: ServeJob, machine: Machine, placement: Placement, step: Step, *, replayed: bool
 ) -> StepTime:
-    times = []
-    for stage in _stages(job, machine.execution):
-        runs: tuple[Run, ...] = tuple(stage.runs(job.model))
-        setting = Setting(step, placement, machine.execution)
-        works = forward_work(job.model, runs, setting, first=stage.first, last=stage.last)
-        times.append(step_time(
+    last = len(_stages(job, machine.execution)) - 1
+    times = [
+        step_time(
             works, machine, placement, replayed=replayed, rows=step.rows,
-            sequences=step.sequences if step.decodes and stage.last else 0,
-        ))
+            sequences=step.sequences if step.decodes and number == last else 0,
+        ) for number, works in enumerate(_works(job, machine, placement, step))
+    ]
     total = sum(time.seconds for time in times)
     shares = {cause: sum(time.seconds * time.shares[cause] for time in times) / total for cause in CAUSES}
     return StepTime(total, shares)
+
+
+def _works(
+    job: ServeJob, machine: Machine, placement: Placement, step: Step
+) -> Iterator[Iterator[tuple[Work, int]]]:
+    """What every stage does in a step."""
+    setting = Setting(step, placement, machine.execution)
+    for runs, first, last in stages_of(job, machine.execution):
+        yield forward_work(job.model, runs, setting, first=first, last=last)
 
 
 def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:

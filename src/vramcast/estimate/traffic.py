@@ -214,6 +214,11 @@ def _latencies(setting: Setting, schedulers: Sequence[Batching]) -> dict[str, li
     return found
 
 
+def latencies_of(setting: Setting) -> dict[str, list[float]]:
+    """What every request of a file gets: "ttft", "tpot", "e2e", "queued" [s]."""
+    return _latencies(setting, _simulated(setting, [Arrival(*one) for one in setting.traffic.arrivals]))
+
+
 def _kept(setting: Setting, latencies: dict[str, list[float]]) -> int:
     """Requests that keep every objective."""
     limits = [(latencies[name], limit) for name, limit in setting.traffic.slo.items()]

@@ -84,7 +84,8 @@ def _attention(mixer: Attention, setting: Setting) -> Iterator[Work]:
     per_token = token_bytes(mixer, tp=placement.tp, k_dtype=placement.k_dtype, v_dtype=placement.v_dtype)
     cache = step.sequences * kept * per_token / placement.dcp
     limit = execution.sequence_bytes_per_s
-    copies = heads / kv_heads if execution.copies_cache else 1.0
+    rereads = execution.rereads if step.decodes else 0.0
+    copies = heads / kv_heads if execution.copies_cache else 1.0 + rereads * (heads / kv_heads - 1)
     if execution.copies_cache:
         # concatenation reads and writes everything, the repetition reads it and writes a copy for every query head
         grown = step.sequences * (step.cached + step.tokens) * per_token
@@ -97,19 +98,19 @@ def _attention(mixer: Attention, setting: Setting) -> Iterator[Work]:
         cache_bytes=cache * copies,
         activation_bytes=2 * step.rows * heads * mixer.head_dim * placement.width,
         bytes_per_s=limit * step.sequences if limit and step.decodes else None,
-        sizes=_attention_sizes(mixer, setting, heads / kv_heads, heads) if execution.fused else None,
+        sizes=_attention_sizes(mixer, setting, heads / kv_heads, heads, copies) if execution.fused else None,
     )
 
 
-def _attention_sizes(mixer: Attention, setting: Setting, group: float, heads: int) -> Sizes | None:
+def _attention_sizes(mixer: Attention, setting: Setting, group: float, heads: int, copies: float) -> Sizes | None:
     """What the kernel of attention is looked up by. Tables know no cached tokens before a prompt: a chunk behind
-    others is as long as one of as many operations."""
+    others is as long as one of as many operations; heads that read anew what they share are those of smaller groups."""
     step, placement = setting.step, setting.placement
     fixed: dict[str, float] = {"width": mixer.head_dim, "window": mixer.window or WHOLE}
     stored = placement.k_dtype if placement.k_dtype.startswith("fp8") else placement.whole
     if step.decodes:
         context = (step.cached + 1) / placement.dcp
-        return Sizes("generation", (context, step.sequences * heads / group, group), fixed, stored)
+        return Sizes("generation", (context, step.sequences * heads * copies / group, group / copies), fixed, stored)
     if mixer.v_head_dim not in (None, mixer.head_dim):
         return None
     longer = 1 + 2 * step.cached / step.tokens if mixer.window is None else 1.0

@@ -136,6 +136,12 @@ def step_time(
     return StepTime(total, {cause: value / total for cause, value in seconds.items()})
 
 
+def least_reading_s(works: Iterable[tuple[Work, int]], gpu: Gpu) -> float:
+    """What no forward is faster than: weights and caches by the data sheet; 0 where that is unknown."""
+    read = sum((work.weight_bytes + work.cache_bytes) * repeats for work, repeats in works)
+    return read / gpu.bandwidth_bytes_per_s if gpu.bandwidth_bytes_per_s else 0.0
+
+
 def _operator(work: Work, machine: Machine, placement: Placement) -> dict[str, float]:
     """Seconds of one operator on the card, by cause."""
     measured = machine.measured(work)

@@ -55,6 +55,17 @@ def test_windows_have_a_pool_of_four_fifths_in_whole_pages() -> None:
     assert capacity(wider).kv_tokens > counts["tokens"]
 
 
+def test_states_in_16_bits_are_half_as_large() -> None:
+    wide, narrow = (
+        ask("qwen3-next-80b-a3b", gpus="4xh200", engine_option=(f"mamba-ssm-dtype={dtype}",)).startup
+        for dtype in ("float32", "bfloat16")
+    )
+    assert ask("qwen3-next-80b-a3b", gpus="4xh200").startup == wide
+    a_state = {dtype: found["recurrent states"] / found["convolution states"]
+               for dtype, found in (("float32", wide), ("bfloat16", narrow))}
+    assert a_state["float32"] == pytest.approx(2 * a_state["bfloat16"])
+
+
 def test_prefixes_kept_take_states_of_their_own() -> None:
     kept, dropped = (ask("qwen3-next-80b-a3b", gpus="4xh200", prefix_caching=flag) for flag in (True, False))
     assert capacity(kept).concurrency < capacity(dropped).concurrency

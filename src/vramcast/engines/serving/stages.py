@@ -291,13 +291,16 @@ def fewest_tokens(stages: Iterable[Pools]) -> int:
     return min((pools.full_tokens for pools in keeping), default=0)
 
 
-def contents_of(mixers: Iterable[Mixer | None], *, tp: int, kv_dtype: str, windows: bool = True) -> Contents:
+def contents_of(
+    mixers: Iterable[Mixer | None], *, tp: int, kv_dtype: str, windows: bool = True, state_width: int = 4
+) -> Contents:
     """What so many layers keep on one rank.
 
     Args:
         tp: tensor-parallel ranks
         kv_dtype: of keys and values
         windows: whether sliding windows have a pool of their own; else they are kept at full length
+        state_width: of an element of a recurrent state [bytes]
     """
     full = window_bytes = window = states = 0
     for mixer in mixers:
@@ -309,7 +312,7 @@ def contents_of(mixers: Iterable[Mixer | None], *, tp: int, kv_dtype: str, windo
                 else:
                     full += size
             case Mamba() | LinearAttention():
-                states += state_bytes(mixer, tp=tp)
+                states += state_bytes(mixer, tp=tp, state_width=state_width)
             case None:
                 pass
     return Contents(full_token_bytes=full, window_token_bytes=window_bytes, window=window, state_bytes=states)

@@ -60,6 +60,7 @@ from vramcast.engines.serving.stages import (
 from vramcast.engines.sglang.settings import (
     DRAFT_COUNTED_SINCE,
     SEQUENCE_GRAPHS,
+    STATE_WIDTHS,
     Settings,
     is_latent,
     prefill_mib,
@@ -133,7 +134,8 @@ def padding_bytes(pools: Pools) -> int:
 def kept(job: ServeJob, settings: Settings, mixers: Iterable[Mixer | None]) -> Contents:
     """What layers keep on one rank; sparse attention in FP8 keeps scales, and the rotary part in 16 bits."""
     mixers, dtype = tuple(mixers), dtype_of_cache(job, settings)
-    contents = contents_of(mixers, tp=job.plan.tp, kv_dtype=dtype, windows=has_window_pool(job, settings))
+    contents = contents_of(mixers, tp=job.plan.tp, kv_dtype=dtype, windows=has_window_pool(job, settings),
+                           state_width=state_width(settings))
     sparse = [mixer for mixer in mixers if isinstance(mixer, MultiLatentAttention) and mixer.indexer_dim]
     extra = sum(4 * (mixer.kv_lora_rank // SCALE_CHANNELS) + mixer.qk_rope_dim for mixer in sparse)
     return replace(contents, full_token_bytes=contents.full_token_bytes + (extra if dtype.startswith("fp8") else 0))
@@ -151,6 +153,11 @@ def has_window_pool(job: ServeJob, settings: Settings) -> bool:
     wanted = not settings.options.get("disable-hybrid-swa-memory", False)
     able = job.version >= WINDOWS_SINCE and job.model.family not in WHOLE_WINDOWS
     return wanted and able and any(windowed) and not all(windowed)
+
+
+def state_width(settings: Settings) -> int:
+    """Of an element of a recurrent state [bytes]."""
+    return STATE_WIDTHS[str(settings.options.get("mamba-ssm-dtype", "float32"))]
 
 
 def states_per_request(job: ServeJob) -> int:
@@ -173,7 +180,7 @@ def halves(job: ServeJob, settings: Settings, stage: Stage, pools: Pools) -> dic
                 values[pool] += cache_bytes(heads * (mixer.v_head_dim or mixer.head_dim), dtype)
             case Mamba() | LinearAttention() as recurring:
                 elements = state_elements(recurring, tp=job.plan.tp)
-                convolution, recurrent = convolution + 2 * elements[0], recurrent + 4 * elements[1]
+                convolution, recurrent = convolution + 2 * elements[0], recurrent + state_width(settings) * elements[1]
     full = pools.full_tokens + pools.page_tokens if pools.full_tokens else 0
     window = pools.window_tokens + pools.page_tokens if pools.window_tokens else 0
     states = pools.states + 1 if pools.states else 0

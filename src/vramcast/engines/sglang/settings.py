@@ -250,6 +250,10 @@ BLACKWELL: Final = 100
 SPARSE_FP8_SINCE: Final[Version] = (0, 5, 6)
 """From then on sparse attention keeps an FP8 cache on Blackwell by itself [args `_set_default_nsa_kv_cache_dtype`]."""
 
+STATE_WIDTHS: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""dtype of recurrent states, --mamba-ssm-dtype -> bytes of an element; float32 where nobody says
+[srt/configs/mamba_utils.py `mamba2_state_dtype`]."""
+
 OPTIONS: Final[dict[str, Known]] = {
     ALLOW_LONG: FLAG,  # SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN
     "cuda-graph-max-bs": Known(int, most=1 << 16),  # largest batch with a graph
@@ -259,6 +263,7 @@ OPTIONS: Final[dict[str, Known]] = {
     "swa-full-tokens-ratio": Known(float, least=1e-6, most=1, about="windows"),  # [args] between 0 and 1
     "mamba-full-memory-ratio": Known(float, least=1e-6, most=1000, about="states"),
     "max-mamba-cache-size": Known(int, about="states"),  # recurrent states in all
+    "mamba-ssm-dtype": Known(str, choices=tuple(STATE_WIDTHS), about="states"),
     "disable-hybrid-swa-memory": Known(bool, about="windows"),  # windows are kept at full length
 }
 """Engine options and what their values may be."""

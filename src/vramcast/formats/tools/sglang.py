@@ -118,7 +118,7 @@ def _without_others(values: Watched, tp: int) -> None:
 
 SGLANG_OPTIONS: Final = (
     "cuda_graph_max_bs", "max_total_tokens", "swa_full_tokens_ratio", "mamba_full_memory_ratio", "max_mamba_cache_size",
-    "disable_hybrid_swa_memory", "scheduler_recv_interval",
+    "mamba_ssm_dtype", "disable_hybrid_swa_memory", "scheduler_recv_interval",
 )
 """Arguments that are engine options here under the same names."""
 
