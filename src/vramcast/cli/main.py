@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sweep": ("sweep:command", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
     "oom": ("observed:oom", "why memory ran out, by any text or snapshot, and what would help"),
     "trace": ("trace:trace", "any module or script, unmodified, on a simulated GPU"),
+    "tune": ("tune:command", "a training script's changes, tried on a simulated GPU, the best as a patch"),
     "web": ("web:command", "a page in the browser, and the same as a JSON API"),
     "run": ("run:command", "start a command if it fits the GPUs as they are now; explain its end"),
     "check": ("check:command", "manifests of Kubernetes and batch scripts of Slurm, sized by their own commands"),

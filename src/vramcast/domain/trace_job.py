@@ -62,6 +62,7 @@ class ScriptJob(Noun, frozen=True):
     path: str  # a file; of a module its name
     gpu: Gpu
     text: str | None = None  # what runs in place of the file: the cells of a notebook, standard input
+    texts: dict[str, str] = {}  # of modules beside it: what is imported in place of the files
     is_module: bool = False  # as with `python -m`
     is_command: bool = False  # the file is a command in Python, which may launch others: torchrun
     arguments: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, TypeGuard
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -45,6 +45,8 @@ CALLED: Final = {
     "image": ("image_size", "img_size", "imgsz", "resolution", "input_size", "crop_size", "train_crop_size"),
 }
 """Axis -> what scripts call it, first the likeliest."""
+LOADER: Final = "DataLoader"
+"""Whose second argument is a batch [torch utils/data/dataloader.py]."""
 MOST_AXES: Final = 3
 NOT_FOUND: Final = (
     "vary={}: no argument or constant of {} is called so; say where it stands: --vary {}:--option, or {}:NAME of a "
@@ -110,7 +112,7 @@ def _of_module(axis: Axis) -> Axis:
 def _of_script(axis: Axis, job: ScriptJob) -> Axis:
     if axis.where:
         return axis
-    names = {_plain(name): name for name in reversed(list(_names(job)))}
+    names = {plain_name(name): name for name in reversed(list(_names(job)))}
     called = CALLED.get(axis.name, (axis.name,))
     found = next((names[name] for name in called if name in names), None)
     if found is not None:
@@ -120,7 +122,7 @@ def _of_script(axis: Axis, job: ScriptJob) -> Axis:
     raise InvalidSpec(NOT_FOUND, axis.name, job.path, axis.name, axis.name)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()
 
 
@@ -133,16 +135,21 @@ def _names(job: ScriptJob) -> Iterator[str]:
         tree = ast.parse(_text(job))
     except SyntaxError:
         return
+    yield from (option for option, _ in declared(tree))
+    yield from (name for name, _, _ in named_numbers(tree))
+
+
+def declared(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Options that a script declares, with the call that does."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("add_argument", "option"):
             for part in node.args:
                 if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.startswith("--"):
-                    yield part.value
-    yield from (name for name, _ in _numbers(tree))
+                    yield part.value, node
 
 
-def _numbers(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
-    """Whole numbers that have a name: assigned, among the fields of a class, given to a call."""
+def named_numbers(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
+    """Whole numbers that have a name: assigned, among the fields of a class, given to a call, in a dictionary."""
     for node in ast.walk(tree):
         pairs: Iterable[tuple[ast.expr, ast.expr | None]] = ()
         if isinstance(node, ast.Assign):
@@ -150,12 +157,31 @@ def _numbers(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
         elif isinstance(node, ast.AnnAssign):
             pairs = [(node.target, node.value)]
         for target, value in pairs:
-            if isinstance(target, ast.Name) and _is_number(value):
-                yield target.id, value
-        if isinstance(node, ast.Call):
-            for word in node.keywords:
-                if word.arg and _is_number(word.value):
-                    yield word.arg, word.value
+            if isinstance(target, ast.Name) and value is not None and (number := whole_number(value)) is not None:
+                yield target.id, value, number
+        for name, value in _given(node):
+            if (number := whole_number(value)) is not None:
+                yield name, value, number
+
+
+def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Call):
+        yield from ((word.arg, word.value) for word in node.keywords if word.arg)
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called == LOADER and len(node.args) > 1:
+            yield "batch_size", node.args[1]
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, value
+
+
+def whole_number(node: ast.expr) -> int | None:
+    """The number that an expression is written as: 64, or a product as 5 * 8."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = whole_number(node.left), whole_number(node.right)
+        return None if left is None or right is None else left * right
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -163,10 +189,6 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
         yield from zip(target.elts, value.elts, strict=False)
     else:
         yield target, value
-
-
-def _is_number(node: ast.expr | None) -> TypeGuard[ast.Constant]:
-    return isinstance(node, ast.Constant) and type(node.value) is int
 
 
 def _text(job: ScriptJob) -> str:
@@ -188,26 +210,27 @@ def _set(job: ScriptJob, axis: Axis, value: int) -> ScriptJob:
     if axis.where.startswith("data "):
         return replace(job, data={**job.data, axis.where.removeprefix("data "): value})
     if axis.where.startswith("-"):
-        return replace(job, arguments=_argued(job.arguments, axis.where, value))
+        return replace(job, arguments=argued(job.arguments, axis.where, value))
     text = _text(job)
     try:
-        found = [node for name, node in _numbers(ast.parse(text)) if name == axis.where]
+        found = [(node, number) for name, node, number in named_numbers(ast.parse(text)) if name == axis.where]
     except SyntaxError:
         found = []
     if not found:
         raise InvalidSpec(NOT_FOUND, axis.name, job.path, axis.name, axis.name)
-    same = [node for node in found if node.value == found[0].value]  # others are those of a test, of a second model
+    same = [node for node, number in found if number == found[0][1]]  # others are those of a test, of a second model
     lines = text.encode().splitlines(keepends=True)  # columns of a tree count bytes
     for node in sorted(same, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         line = lines[node.lineno - 1]
-        lines[node.lineno - 1] = line[:node.col_offset] + str(value).encode() + line[node.end_col_offset:]
+        rest = lines[(node.end_lineno or node.lineno) - 1][node.end_col_offset:]
+        lines[node.lineno - 1:node.end_lineno] = [line[:node.col_offset] + str(value).encode() + rest]
     return replace(job, text=b"".join(lines).decode())
 
 
-def _argued(arguments: tuple[str, ...], name: str, value: int) -> tuple[str, ...]:
+def argued(arguments: tuple[str, ...], name: str, value: object) -> tuple[str, ...]:
     """A script's arguments with one of them set, where it stands or at the end.
 
-    >>> _argued(("--bs", "4", "--lr=1"), "--bs", 8)
+    >>> argued(("--bs", "4", "--lr=1"), "--bs", 8)
     ('--lr=1', '--bs=8')
     """
     kept: list[str] = []

@@ -49,16 +49,25 @@ class _Pass:
 def recompute(tape: Tape, labels: list[Category]) -> Recomputed | None:
     """The tape with the modules recomputed that repeat and save most; None where none repeat."""
     passes = [one for one in _passes(tape, labels) if one.backward is not None]
+    chosen = next(iter(_repeating(passes)), None)
+    if chosen is None:
+        return None
+    return Recomputed(chosen, _rewritten(tape, [one for one in passes if _pattern(one.root) == chosen]))
+
+
+def repeating(tape: Tape, labels: list[Category]) -> list[str]:
+    """Names of the modules that repeat, "model.layers.*", what saves most for backward first."""
+    return _repeating([one for one in _passes(tape, labels) if one.backward is not None])
+
+
+def _repeating(passes: list[_Pass]) -> list[str]:
     sizes: Counter[str] = Counter()
     roots: dict[str, set[str]] = {}
     for one in passes:
         name = _pattern(one.root)
         sizes[name] += sum(block.num_bytes for block in one.blocks)
         roots.setdefault(name, set()).add(one.root)
-    chosen = next((name for name, _ in sizes.most_common() if len(roots[name]) >= FEWEST), None)
-    if chosen is None:
-        return None
-    return Recomputed(chosen, _rewritten(tape, [one for one in passes if _pattern(one.root) == chosen]))
+    return [name for name, _ in sizes.most_common() if len(roots[name]) >= FEWEST]
 
 
 def _pattern(root: str) -> str:

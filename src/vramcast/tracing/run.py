@@ -142,6 +142,17 @@ def answered_script(job: ScriptJob) -> Traced:
     return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
 
 
+def traced_script(job: ScriptJob) -> tuple[Traced, ScriptRun]:
+    """The answer to a script as it runs on memory without end, and what its run left behind.
+
+    Raises: VramcastError of one sentence; see `answered_script`
+    """
+    ran, about = _ran_script(job)
+    found = traced(ran.run, about)
+    _check_trained(job, ran, found.answer.fullest)
+    return found, ran
+
+
 def ran_script(job: ScriptJob) -> tuple[Run, About]:
     """A script run, and what is to be said of it.
 

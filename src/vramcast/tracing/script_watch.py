@@ -23,6 +23,7 @@ from vramcast.tracing.later_phases import BATCHES, CUT, FAILED, NOT_CUT, STEPS, 
 from vramcast.tracing.origins import without_start
 from vramcast.tracing.packages import own_files
 from vramcast.tracing.result import Run
+from vramcast.tracing.script_parts import Watched
 from vramcast.tracing.scripts import RECORD, ScriptRun
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import BACKWARD, LATER
@@ -137,6 +138,7 @@ class Watch:
         self._counted_blocks = [0] * len(session.memory.devices)
         self._has_optimizer = self._is_written = self._counts_forward = False
         self._loaders = Loaders()
+        self._watched = Watched()
         self._end_of_steps = NOTHING  # why the steps were enough, once what comes after them runs
         self._later_steps = self._later_forwards = 0
 
@@ -155,6 +157,7 @@ class Watch:
         def noted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             self._has_optimizer = True
             initialise(optimizer, *args, **kwargs)
+            self._watched.made(optimizer)
 
         torch.optim.Optimizer.__init__ = noted
         torch.autograd.backward = self._followed(torch.autograd.backward, self._after_backward)
@@ -188,6 +191,7 @@ class Watch:
             backwards=self._loaders.backwards, is_training=self._has_optimizer or self._started_to_train,
             host_forwards=self._host_forwards, assumptions=tuple(session.assumptions), stopped=stopped, error=error,
             error_kind=kind.__name__, exited=exited, missing=missing, nearby=nearby, is_unlaunched=is_unlaunched,
+            parts=self._watched.parts(),
         )
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(ran, enc_hook=parts_of))
@@ -223,6 +227,8 @@ class Watch:
         return call
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        if not self._end_of_steps:
+            self._watched.entered(module, inputs, len(self._session.origins.modules))
         if len(self._session.origins.modules) == 1:  # the session's own hook came first
             self._counts_forward = self._session.holders.is_on_device(module, inputs)
             if self._counts_forward:
@@ -251,6 +257,7 @@ class Watch:
 
     def _after_backward(self) -> None:
         self._loaders.backwards += 1
+        self._watched.came_back()
         if self._has_optimizer:
             return
         self._backwards += 1
@@ -323,6 +330,7 @@ class Watch:
         if self._end_of_steps:
             self._after_later_step()
             return
+        self._watched.stepped(optimizer)
         key = id(optimizer)
         self._steps[key] = self._steps.get(key, 0) + 1
         wanted = self._job.steps or DEFAULT_STEPS

@@ -33,6 +33,7 @@ from vramcast.errors import (
 )
 from vramcast.tracing.origins import Assumption
 from vramcast.tracing.result import Run
+from vramcast.tracing.script_parts import ScriptParts
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 START: Final = "import sys; sys.path[0] = sys.argv[1]; from vramcast.tracing.child import start; start(sys.argv[2])"
@@ -66,6 +67,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     is_unlaunched: bool = False  # the line that failed reads what torchrun sets
     exited: bool = False  # the error is that it exited, and what it printed last says why
     output: str = ""  # the end of what it printed
+    parts: ScriptParts = ScriptParts()
 
 
 def run_script(job: ScriptJob) -> ScriptRun:

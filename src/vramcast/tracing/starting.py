@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ from vramcast.tracing.distributed.groups import parse_world
 
 def start_script(job: ScriptJob) -> None:
     """Run it as `__main__`, to its end."""
+    if job.texts:
+        _replace_modules(job.texts)
     if job.is_command:
         _follow_launches(parse_world(size=job.world_size, rank=job.rank).environment())
     if job.text is None:
@@ -37,6 +40,21 @@ def start_script(job: ScriptJob) -> None:
     main.__file__ = job.path
     linecache.cache[job.path] = len(job.text), None, job.text.splitlines(keepends=True), job.path
     exec(compile(job.text, job.path, "exec"), vars(main))
+
+
+def _replace_modules(texts: Mapping[str, str]) -> None:
+    """Files of modules -> what is imported in their place."""
+    loader: Any = SourceFileLoader
+    read = loader.get_code
+
+    def get_code(self: Any, name: str) -> Any:
+        text = texts.get(str(Path(self.path).resolve()))
+        if text is None:
+            return read(self, name)
+        linecache.cache[self.path] = len(text), None, text.splitlines(keepends=True), self.path
+        return compile(text, self.path, "exec", dont_inherit=True)
+
+    loader.get_code = get_code
 
 
 def run_python(words: Sequence[str]) -> None:

@@ -108,6 +108,10 @@ class Compiler:
         Args:
             options: of `torch.compile` but for `backend`, which is Inductor
         """
+        network = getattr(function, "__self__", None)
+        if isinstance(network, torch.nn.Module) and function.__name__ == "_call_impl":
+            network.forward = self(network.forward, options)  # of `Module.compile`: hooks stay around what it compiles
+            return function
         real = self._patches.original(torch, "compile")
         mode = options.pop("mode", None)
         set_ = torch._inductor.list_mode_options(mode, options.get("dynamic")) if mode else {}

@@ -1,0 +1,216 @@
+"""What a script is made of, as far as a change of its source has to know: where it makes its optimizer and what it
+calls the network there, where it calls the network and backward, and how much one step takes in.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vramcast.recordings.stacks import LIBRARY
+from vramcast.tracing.targets import OWN
+
+FIRST_INPUTS: Final = ("input_ids", "inputs_embeds", "pixel_values")
+"""Of a network that is called by keywords, the one whose first dimension counts samples."""
+OFFERS: Final = ("gradient_checkpointing_enable", "set_grad_checkpointing")
+"""Methods by which networks of transformers and timm recompute."""
+DEEPEST: Final = 100  # frames that are looked through
+
+
+class Site(Struct, frozen=True):
+    """A line of the user's own that was under way."""
+
+    filename: str
+    line: int
+    networks: tuple[str, ...] = ()  # names there of modules whose parameters the optimizer steps
+
+
+class MadeOptimizer(Struct, frozen=True):
+    """An optimizer, and the user's lines that led to it, innermost first."""
+
+    class_name: str  # "torch.optim.adamw.AdamW"
+    is_fused: bool
+    sites: tuple[Site, ...]
+    libraries: tuple[str, ...]  # packages between: "transformers", "lightning"
+
+
+class ScriptParts(Struct, frozen=True):
+    """Of one run. Figures are of the last whole step; 0 or "" where nothing was seen."""
+
+    optimizers: tuple[MadeOptimizer, ...] = ()
+    network: str = ""  # class of the first outermost module that is trained
+    offers: tuple[str, ...] = ()  # of OFFERS
+    forward: tuple[Site, ...] = ()  # where it is called, innermost first
+    backward: tuple[Site, ...] = ()
+    rows: int = 0  # samples of its last forward
+    samples: int = 0  # of a step
+    tokens: int = 0
+    forwards: int = 0  # of a step
+    has_autocast: bool = False
+    is_compiled: bool = False
+    dtypes: tuple[str, ...] = ()  # of its parameters: "float32"
+
+
+def user_frames() -> Iterator[FrameType]:
+    """Frames of files that no package installed, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(DEEPEST):
+        if frame is None:
+            return
+        if is_users_file(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def is_users_file(name: str) -> bool:
+    """Whether a file is the user's own."""
+    return name.endswith(".py") and not name.startswith((OWN, "<")) and LIBRARY.search(name) is None
+
+
+def packages() -> Iterator[str]:
+    """Installed packages under way, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if "-packages/" in name:
+            yield name.rpartition("-packages/")[2].partition("/")[0].removesuffix(".py")
+        frame = frame.f_back
+
+
+class Watched:
+    """Records them."""
+
+    def __init__(self) -> None:
+        self._optimizers: list[MadeOptimizer] = []
+        self._named: dict[tuple[str, int, str], int] = {}  # a name at a site -> id of its module
+        self._first = 0  # id of the optimizer that ends steps
+        self._network: torch.nn.Module | None = None
+        self._forward: tuple[Site, ...] = ()
+        self._backward: tuple[Site, ...] = ()
+        self._rows = 0
+        self._now = [0, 0, 0]  # samples, tokens, forwards since the last step
+        self._last = [0, 0, 0]
+        self._has_autocast = False
+
+    def made(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is there."""
+        parameters = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        sites = []
+        for frame in user_frames():
+            named = list(_networks(frame, parameters))
+            self._named |= {(frame.f_code.co_filename, frame.f_lineno, name): id(one) for name, one in named}
+            sites.append(Site(frame.f_code.co_filename, frame.f_lineno, tuple(name for name, _ in named)))
+        kind = type(optimizer)
+        self._optimizers.append(MadeOptimizer(
+            f"{kind.__module__}.{kind.__qualname__}", bool(optimizer.defaults.get("fused")), tuple(sites),
+            tuple(dict.fromkeys(packages())),
+        ))
+
+    def entered(self, module: torch.nn.Module, inputs: Any, depth: int) -> None:
+        """A forward begins, so many modules deep."""
+        if not torch.is_grad_enabled():
+            return
+        self._has_autocast = self._has_autocast or torch.is_autocast_enabled("cuda")
+        if depth > 1:
+            return
+        if self._network is None and any(one.requires_grad for one in module.parameters()):
+            self._network = module
+            self._forward = _lines()
+        if module is not self._network:
+            return
+        samples, tokens = _sizes(_first_input(inputs))
+        self._rows = samples
+        self._now = [self._now[0] + samples, self._now[1] + tokens, self._now[2] + 1]
+
+    def came_back(self) -> None:
+        """A backward pass has ended."""
+        self._backward = self._backward or _lines()
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has done a step."""
+        self._first = self._first or id(optimizer)
+        if self._first == id(optimizer):
+            self._last, self._now = self._now, [0, 0, 0]
+
+    def parts(self) -> ScriptParts:
+        network = self._network
+        if network is None:
+            return ScriptParts(optimizers=tuple(self._optimizers))
+        within = list(_unwrapped(network))
+        inner = within[-1]
+        compiled = any(
+            hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in (*within, *network.modules())
+        )
+        return ScriptParts(
+            optimizers=tuple(self._of_network(one, set(map(id, within))) for one in self._optimizers),
+            network=type(inner).__name__,
+            offers=tuple(name for name in OFFERS if callable(getattr(inner, name, None))), forward=self._forward,
+            backward=self._backward, rows=self._rows, samples=self._last[0], tokens=self._last[1],
+            forwards=self._last[2], has_autocast=self._has_autocast, is_compiled=compiled,
+            dtypes=tuple(sorted({str(one.dtype).removeprefix("torch.") for one in network.parameters()})),
+        )
+
+    def _of_network(self, made: MadeOptimizer, network: set[int]) -> MadeOptimizer:
+        """Its sites with the names of that network alone, where any of them is one."""
+        sites = []
+        for site in made.sites:
+            its = [name for name in site.networks if self._named[site.filename, site.line, name] in network]
+            sites.append(replace(site, networks=tuple(its)))
+        return replace(made, sites=tuple(sites))
+
+
+def _unwrapped(network: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """A network within what compiles it or shares it among ranks, outermost first."""
+    inner: Any = network
+    while isinstance(inner, torch.nn.Module):
+        yield inner
+        inner = getattr(inner, "_orig_mod", None) or (
+            getattr(inner, "module", None) if len(list(inner.children())) == 1 else None
+        )
+
+
+def _lines() -> tuple[Site, ...]:
+    return tuple(Site(frame.f_code.co_filename, frame.f_lineno) for frame in user_frames())
+
+
+def _networks(frame: FrameType, parameters: set[int]) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Names of modules that have any of the parameters, those of an object's own attributes among them."""
+    local = dict(frame.f_locals)
+    this = local.get("self")
+    if this is not None and not isinstance(this, torch.nn.Module):
+        local |= {f"self.{name}": value for name, value in getattr(this, "__dict__", {}).items()}
+    for name, value in local.items():
+        if isinstance(value, torch.nn.Module) and any(id(one) in parameters for one in value.parameters()):
+            yield name, value
+
+
+def _first_input(inputs: Any) -> Any:
+    """What the network is called with: by position, or by keyword, which hooks of all modules are not told."""
+    if inputs:
+        return inputs[0]
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        frame = frame.f_back
+    given = frame.f_locals.get("kwargs") if frame is not None else None
+    if not given:
+        return None
+    named = next((given[name] for name in FIRST_INPUTS if given.get(name) is not None), None)
+    return next(iter(given.values())) if named is None else named
+
+
+def _sizes(value: Any) -> tuple[int, int]:
+    """Samples and tokens of an input; tokens are whole numbers in rows."""
+    if isinstance(value, dict):
+        value = next((value[name] for name in FIRST_INPUTS if name in value), next(iter(value.values()), None))
+    if isinstance(value, (list, tuple)):
+        return (len(value), 0) if value else (0, 0)
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return 0, 0
+    is_text = value.dim() == 2 and not (value.is_floating_point() or value.is_complex())
+    return int(value.shape[0]), int(value.numel()) if is_text else 0

@@ -1,0 +1,235 @@
+"""The changes that may be tried on a script, each in the words of the library that the script uses.
+
+[ckpt] pytorch torch/utils/checkpoint.py `checkpoint`: without reentrance a forward's own inputs alone are kept
+[save] torch/autograd/graph.py `save_on_cpu`: what a forward saves waits in pinned memory of the host
+[compile] torch/nn/modules/module.py `Module.compile`: compiled in place, names of parameters stay
+[hf] transformers training_args.py: gradient_checkpointing, optim, bf16, tf32, torch_compile,
+per_device_train_batch_size, gradient_accumulation_steps
+[amp] pytorch docs, "Automatic Mixed Precision package": autocast is around forward and loss
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Final, NamedTuple
+
+from vramcast.domain.device import Gpu
+from vramcast.errors import NOTHING, Note
+from vramcast.question.varied import CALLED
+from vramcast.states.optimizers import OPTIMIZERS
+from vramcast.tracing.changes import repeating
+from vramcast.tracing.result import Run, categorise
+from vramcast.tracing.tuning.places import Part, Script, path_of
+from vramcast.tracing.workloads import EIGHT_BIT
+
+ACCUMULATES: Final = (
+    "gradient_accumulation_steps", "grad_accumulation_steps", "accumulation_steps", "accumulate_steps",
+    "grad_accum_steps", "grad_accum", "accum_steps", "accum_iter", "accumulate_grad_batches",
+)
+"""What scripts call the number of forwards of a step, first the likeliest."""
+TRAINERS_BATCH, TRAINERS_ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+
+OptimOf = Callable[[str, str | None], "tuple[str, str] | None"]
+"""The Trainer's `optim` of an optimizer and the kernel of its step: `formats.tools.transformers.optim_of`."""
+
+
+class Change(NamedTuple):
+    """One thing done to a script."""
+
+    group: str  # of which one at a time is made
+    words: Note
+    part: Part
+    allowed_by: str = ""  # where it changes what is computed: a word of ALLOWED
+    cost: Note = NOTHING
+
+
+class Offered(NamedTuple):
+    """What can be tried, and why the rest cannot."""
+
+    light: list[Change]  # that may cost no time
+    heavy: list[Change]  # the same of kernels, which tell with a micro-batch that is not too small
+    sparing: list[Change]  # that pay for memory with time
+    lacking: list[Note]
+    withheld: list[str]  # words that would allow more
+
+
+FUSED: Final = "fused kernel of the optimizer: {} has none, or it is made where no call of it is found"
+NO_PLACE: Final = "{}: no line of the script is found before which its network has a name and is whole"
+NO_ROW: Final = "{}: forward and backward are not called one after the other in one block of the script"
+
+
+def offered(script: Script, run: Run, gpu: Gpu, allow: Sequence[str], optim_of: OptimOf) -> Offered:
+    """The changes of a script.
+
+    Args:
+        run: of the script as it is
+        allow: words for changes of what is computed
+        optim_of: what the Trainer calls an optimizer
+    """
+    found = Offered([], [], [], [], [])
+    for made in (_fused(script, optim_of), _attention(script)):
+        _sort(made, found.light, found, allow)
+    for made in (*_precisions(script, gpu), _compiled(script)):
+        _sort(made, found.heavy, found, allow)
+    for made in (_eight_bit(script, optim_of), *_recomputed(script, run), _offloaded(script)):
+        _sort(made, found.sparing, found, allow)
+    return found
+
+
+def _sort(made: Change | Note | None, into: list[Change], found: Offered, allow: Sequence[str]) -> None:
+    if isinstance(made, Note):
+        found.lacking.append(made)
+    elif made is not None and (not made.allowed_by or made.allowed_by in allow):
+        into.append(made)
+    elif made is not None:
+        found.withheld.append(made.allowed_by)
+
+
+def _plain(script: Script) -> str:
+    """The optimizer as tables know it: "adamw"; "" for none of torch.optim."""
+    name = script.made.class_name if script.made else ""
+    return name.rpartition(".")[2].lower() if name.startswith("torch.optim.") else ""
+
+
+def _fused(script: Script, optim_of: OptimOf) -> Change | Note | None:
+    name = _plain(script)
+    if script.made is None or script.made.is_fused:
+        return None
+    words = Note("fused {}", script.made.class_name.rpartition(".")[2])
+    rule = OPTIMIZERS.get(name)
+    if rule is None or not rule.fused or rule.loops:
+        return None
+    if script.is_trainer:
+        return _of_optim(script, "optimizer", words, optim_of(name, "fused"))
+    place = script.optimizer_call()
+    if place is None:
+        return Note(FUSED, script.made.class_name)
+    return Change("optimizer", words, Part((place[0].argument(place[1], "fused", "True"),)))
+
+
+def _of_optim(
+    script: Script, group: str, words: Note, optim: tuple[str, str] | None, allowed_by: str = "", cost: Note = NOTHING
+) -> Change | Note | None:
+    part = script.field("optim", optim[0]) if optim else None
+    return Change(group, words, part, allowed_by, cost) if part else Note(NO_PLACE, words)
+
+
+def _eight_bit(script: Script, optim_of: OptimOf) -> Change | Note | None:
+    name = f"{_plain(script)}-8bit"
+    if name not in EIGHT_BIT:
+        return None
+    words, cost = Note("8-bit {} of bitsandbytes", EIGHT_BIT[name]), Note("moments in 8 bits")
+    if find_spec("bitsandbytes") is None:
+        return Note("{}: bitsandbytes is not installed here, and a trace runs it", words)
+    if script.is_trainer:
+        return _of_optim(script, "optimizer", words, optim_of(name, None), "8bit", cost)
+    place = script.optimizer_call()
+    if place is None or any(word.arg in ("fused", "foreach") for word in place[1].keywords):
+        return Note(NO_PLACE, words)
+    imported = place[0].import_module("bitsandbytes")
+    edits = [place[0].replaced(place[1].func, f"bitsandbytes.optim.{EIGHT_BIT[name]}")]
+    return Change("optimizer", words, Part(tuple([imported, *edits] if imported else edits)), "8bit", cost)
+
+
+def _attention(script: Script) -> Change | None:
+    """`attn_implementation="eager"` of transformers."""
+    for source in script.sources.values():
+        for node in ast.walk(source.tree):
+            for word in node.keywords if isinstance(node, ast.Call) else ():
+                if word.arg == "attn_implementation" and getattr(word.value, "value", "") == "eager":
+                    return Change("attention", Note("attention by scaled_dot_product_attention"),
+                                  Part((source.replaced(word.value, '"sdpa"'),)))
+    return None
+
+
+def _precisions(script: Script, gpu: Gpu) -> Iterator[Change | Note | None]:
+    if script.parts.has_autocast or script.parts.dtypes != ("float32",) or not gpu.has_bf16:
+        return
+    words, cost = Note("bf16 autocast"), Note("products in bf16")
+    if script.is_trainer:
+        part = script.field("bf16", True)
+        yield Change("precision", words, part, "bf16", cost) if part else Note(NO_PLACE, words)
+    else:
+        context = 'torch.autocast("cuda", dtype=torch.bfloat16)'
+        fits = script.within((context,)) is not None
+        yield Change("precision", words, Part(contexts=(context,)), "bf16", cost) if fits else Note(NO_ROW, words)
+    words = Note("tf32 products")
+    tf32 = script.field("tf32", True) if script.is_trainer else script.before_optimizer(
+        ['torch.set_float32_matmul_precision("high")']
+    )
+    yield Change("precision", words, tf32, "tf32", Note("products in tf32")) if tf32 else Note(NO_PLACE, words)
+
+
+def _compiled(script: Script) -> Change | Note | None:
+    if script.parts.is_compiled:
+        return None
+    words = Note("torch.compile")
+    part = script.field("torch_compile", True) if script.is_trainer else script.before_optimizer(["NETWORK.compile()"])
+    return Change("compile", words, part) if part else Note(NO_PLACE, words)
+
+
+FORWARD_MORE: Final = Note("about one forward more")
+CHECKPOINT: Final = (
+    "EACH.forward = functools.partial(torch.utils.checkpoint.checkpoint, EACH.forward, use_reentrant=False)"
+)
+
+
+def _recomputed(script: Script, run: Run) -> Iterator[Change | Note]:
+    """The modules that repeat, all of them and every other one."""
+    if any(block.origin.phase.value == "backward" and block.origin.module
+           and block.origin.stack == block.origin.forward_stack for block in run.tape.blocks):
+        return  # something is recomputed already
+    words = Note("recompute every block")
+    if script.is_trainer:
+        part = script.field("gradient_checkpointing", True)
+        yield Change("checkpoint", words, part, cost=FORWARD_MORE) if part else Note(NO_PLACE, words)
+        return
+    for offer, call in (("gradient_checkpointing_enable", "()"), ("set_grad_checkpointing", "()")):
+        if offer in script.parts.offers:
+            part = script.before_optimizer([f"NETWORK.{offer}{call}"])
+            yield Change("checkpoint", words, part, cost=FORWARD_MORE) if part else Note(NO_PLACE, words)
+            return
+    names = [name.removesuffix(".*").removeprefix("_orig_mod.") for name in repeating(run.tape, categorise(run.tape))]
+    if not names or "*" in names:
+        return
+    for words, every, cost in (
+        (Note("recompute {}", ", ".join(names)), "", FORWARD_MORE),
+        (Note("recompute every other of {}", ", ".join(names)), "[::2]", Note("about half a forward more")),
+    ):
+        listed = [f"NETWORK.{path_of(name)}{every}" for name in names]
+        loop = listed[0] if len(listed) == 1 else f"[{', '.join(f'*{one}' for one in listed)}]"
+        part = script.before_optimizer(
+            [f"for EACH in {loop}:", f"    {CHECKPOINT}"], imports=("functools", "torch.utils.checkpoint")
+        )
+        yield Change("checkpoint", words, part, cost=cost) if part else Note(NO_PLACE, words)
+
+
+def _offloaded(script: Script) -> Change | Note | None:
+    words, cost = Note("activations wait on the host"), Note("they cross PCIe twice")
+    if script.is_trainer:
+        return None
+    context = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
+    fits = script.within((context,)) is not None
+    return Change("offload", words, Part(contexts=(context,)), cost=cost) if fits else Note(NO_ROW, words)
+
+
+def batch_change(script: Script, micro: int, accumulate: int, *, rows: int, forwards: int) -> Change | None:
+    """Another micro-batch, and as much accumulation; None where the script has no number for one of them.
+
+    Args:
+        rows: of a forward as it is
+        forwards: of a step as it is
+    """
+    part = Part()
+    for called_so, field, now, new in (
+        (CALLED["batch"], TRAINERS_BATCH, rows, micro), (ACCUMULATES, TRAINERS_ACCUMULATION, forwards, accumulate),
+    ):
+        if now == new:
+            continue
+        found = script.number(called_so, now, new) or (script.field(field, new) if script.is_trainer else None)
+        if found is None:
+            return None
+        part += found
+    return Change("batch", Note("micro-batch {} x {}", micro, accumulate), part)
