@@ -46,7 +46,8 @@ def test_an_argument_stands_as_those_before_it(tmp_path, call, changed):
 
 
 @pytest.mark.parametrize("text", [
-    LOOP, LOOP.replace("\n", "\r\n"), LOOP.rstrip("\n"), "\ufeff" + LOOP, LOOP.replace("lr", "# größer 学习率\n            lr"),
+    LOOP, LOOP.replace("\n", "\r\n"), LOOP.rstrip("\n"), "\ufeff" + LOOP,
+    LOOP.replace("lr", "# größer 学习率\n            lr"),
 ])
 def test_git_and_patch_apply_what_is_written(tmp_path, text):
     source = source_of(tmp_path, text)
