@@ -44,6 +44,17 @@ def test_the_teacher_is_loaded_once_and_never_learns() -> None:
     assert {one.category for one in load if one.owner.startswith("teacher.")} == {Category.WEIGHTS}
 
 
+def test_a_teacher_loaded_in_float32_stays_so_beside_autocast_and_not_under_deepspeed() -> None:
+    def held(**more: object) -> int:
+        given = {"engine": "huggingface", "engine-option": ("teacher_dtype=float32",), **more}
+        load = tensors(programs(asked(**given))[Phase.LOAD])
+        return sum(one.num_bytes for one in load if one.owner.startswith("teacher."))
+
+    each = count_parameters(load_model(TEACHER)).total
+    assert held(precision="amp-bf16") == 4 * each
+    assert held(precision="mixed-bf16", zero=1, **{"sharded-by": "deepspeed"}) == 2 * each
+
+
 @pytest.mark.parametrize(("beta", "kept"), [("0.5", 7), ("0", 2), ("1", 3)])
 def test_a_divergence_keeps_what_autograd_saves_of_it(beta: str, kept: int) -> None:
     # counted with torch.autograd.graph.saved_tensors_hooks around TRL's generalized_jsd_loss

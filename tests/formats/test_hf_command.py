@@ -89,7 +89,7 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
     ("python run_clm.py --model_name_or_path gpt2 --block_size 256 --do_eval", "do_train: is not given"),
     ("accelerate launch train.py --per_device_train_batch_size 1 --use_lora true", "lora_r"),
     ("accelerate launch bco.py --model_name_or_path gpt2", "BCO is not modelled"),
-    ("python examples/scripts/gkd.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "GKD is not modelled"),
+    ("python examples/scripts/gold.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "GOLD is not "),
     ("python examples/scripts/online_dpo.py --model_name_or_path gpt2 --per_device_train_batch_size 8",
      "ONLINE_DPO is not modelled"),
     ("llamafactory-cli train --stage ppo --do_train --finetuning_type lora", "'ppo' is not one of"),

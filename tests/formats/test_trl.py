@@ -86,3 +86,34 @@ def test_an_evaluation_of_more_samples_than_a_step_has_is_counted(tmp_path: Path
     assert evaluation[0] == evaluation[1] < evaluation[2]
     assert [one.fits for one in found] == [True, True, False]
     assert len({one.fullest.peak for one in found}) == 1  # of a step
+
+
+GKD = {"model_name_or_path": "qwen3-0.6b", "teacher_model_name_or_path": "qwen3-1.7b", "per_device_train_batch_size": 2,
+       "max_length": 640, "beta": 0.25}
+
+
+@pytest.mark.parametrize(("changes", "lengths", "pairs"), [
+    ({}, (512, 128), {"teacher_dtype": "float32"}),
+    ({"lmbda": 0.0, "dtype": "bfloat16", "use_peft": True}, (640, 0), {"dtype": "bfloat16"}),
+    ({"max_new_tokens": 40, "dtype": "bfloat16"}, (600, 40), {"autocast": True}),
+])
+def test_a_student_reads_what_it_wrote_within_the_length_of_samples(
+    changes: dict[str, Any], lengths: tuple[int, int], pairs: dict[str, Any], tmp_path: Path
+) -> None:
+    job = of(tmp_path, GKD | changes)
+    assert job.teacher is not None
+    assert (job.workload.objective, job.teacher.name) == ("gkd", "qwen3-1.7b")
+    assert (job.workload.seq_len, job.workload.completion_len) == lengths
+    assert {name: value for name, value in job.engine_options.items() if name != "beta"} == pairs
+    assert job.engine_options["beta"] == "0.25"
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"teacher_model_name_or_path": None}, "teacher_model_name_or_path: is not given"),
+    ({"use_peft": True, "load_in_4bit": True}, "load_in_4bit: packs the teacher, too"),
+    ({"packing": True}, "packing: beside GKD's own collator"), ({"use_liger_kernel": True}, "Liger's loss of GKD"),
+    ({"teacher_model_init_kwargs": {"dtype": "auto"}}, "teacher_model_init_kwargs"),
+])
+def test_a_teacher_that_is_another_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match=said):
+        of(tmp_path, GKD | changes)

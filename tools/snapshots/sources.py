@@ -141,6 +141,8 @@ def trl(folder: Path) -> Found:
         file = next(path for place in places if (path := place / f"{small}_config.py").exists())
         node = classes(file)[f"{name}Config"]
         sections[f"{name}Config"] = base | of_class(node)
+    node = classes(package / "experimental" / "gkd" / "gkd_config.py")["GKDConfig"]
+    sections["GKDConfig"] = of_class(node)  # over SFTConfig
     sections["ModelConfig"] = of_class(classes(package / "trainer" / "model_config.py")["ModelConfig"])
     scripts: Section = {}
     for file in ("utils", "grpo", "rloo"):

@@ -20,6 +20,7 @@ from vramcast.engines.eager.completions import completion_phases, of_answers, wi
 from vramcast.engines.eager.distillation import (
     distilled_loss,
     distils,
+    loaded_wide,
     own_answers,
     student_of,
     taught,
@@ -69,7 +70,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     of frozen weights ("float32", "bfloat16"), "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases,
     "gptq_kernel" ("cuda_old", "tritonv2"), "beta" (float), "steps_per_generation" (micro-batches whose completions are
     made at once) and "generation_batch_size" (completions of all ranks) for GRPO and RLOO,
-    "precompute_ref_log_probs" (bool) for DPO and KTO, "log_probs" ("samples", "rows", "rows+nll", "whole") for
+    "teacher_dtype" ("compute", "float32") for GKD, "precompute_ref_log_probs" (bool) for DPO and KTO,
+    "log_probs" ("samples", "rows", "rows+nll", "whole") for
     them, "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too, or
     "linear_experts" (bool), "experts_without_dropout" of their adapters (bool), "converts_outputs" by Accelerate
     (bool).
@@ -91,7 +93,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         phases, together = completion_phases(job, of_answers(recipe, job), stepping_of(job))
         return (one_role(job, phases, *said, together),)
     if distils(job):
-        teacher = taught(recipe, _recipe(student_of(job), narrow=recipe.sizes.numerics.compute < FP32))
+        narrow, wide = recipe.sizes.numerics.compute < FP32, loaded_wide(job)
+        teacher = taught(recipe, _recipe(student_of(job), narrow=narrow and not wide), wide=wide)
         phases = with_answers(compared_phases(recipe, stepping_of(job), teacher), (), own_answers(job, recipe))
         return (one_role(job, phases, *said, teacher_sentence(job)),)
     if (compared := rated(job, recipe)) is not None:

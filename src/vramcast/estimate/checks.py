@@ -362,6 +362,7 @@ class HuggingFace(Zero, frozen=True):
     linear_experts: bool = False  # every expert is three linear layers, as axolotl's llama4_linearized_experts
     experts_without_dropout: bool = False  # adapters of stacked ones leave it out, where PEFT stops
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
+    teacher_dtype: Literal["compute", "float32"] = "compute"  # that GKD's teacher is loaded in beside autocast
     generation_batch_size: Elements = 1  # instead: answers that all processes write together
     converts_outputs: bool = True  # Accelerate makes what forward returns fp32
     experts: Literal["transformers", "scattermoe", "fms"] = "transformers"  # whose products of routed experts

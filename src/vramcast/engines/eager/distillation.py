@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Recompute
+from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.program import Program
 from vramcast.engines.eager.completions import written_ahead
 from vramcast.engines.eager.preference import Rated
@@ -63,15 +63,23 @@ def student_of(job: Job) -> Job:
     return replace(job, model=job.teacher, teacher=None, plan=plan)
 
 
-def taught(student: Recipe, teacher: Recipe) -> Rated:
+def loaded_wide(job: Job) -> bool:
+    """Whether the teacher's weights are fp32 beside autocast, as `from_pretrained` was asked to load them; Accelerate's
+    `prepare_model` casts none, where DeepSpeed casts all."""
+    beside = job.plan.precision in (Precision.AMP_BF16, Precision.AMP_FP16)
+    return beside and job.engine_options.get("teacher_dtype") == "float32"
+
+
+def taught(student: Recipe, teacher: Recipe, *, wide: bool = False) -> Rated:
     """What runs between the student's logits and its loss.
 
     Args:
         student: the model that learns
         teacher: of `student_of`
+        wide: `loaded_wide`
     """
     width = student.sizes.numerics.compute
-    sizes = teacher.sizes._replace(
+    sizes = teacher.sizes._replace(adapter=None) if wide else teacher.sizes._replace(
         frozen=True, adapter=None, numerics=Numerics(width, width, width, width), norm_weights=None,
     )
     asked = teacher._replace(
@@ -90,6 +98,11 @@ def own_answers(job: Job, student: Recipe) -> Program:
 def teacher_sentence(job: Job) -> str:
     """Who answers, and what is counted of it."""
     assert job.teacher is not None
+    if loaded_wide(job):
+        return Note(
+            "{} answers as the teacher between the student's logits and their loss, its weights in float32 beside "
+            "autocast", job.teacher.name
+        )
     return Note(
         "{} answers as the teacher between the student's logits and their loss, its weights frozen in the type that "
         "the step computes in", job.teacher.name

@@ -39,6 +39,7 @@ class Method(NamedTuple):
     objective: str | None  # None: not modelled
     length: int = 1024  # `max_length` where nobody says it
     completion: int = 0  # `max_completion_length` where nobody says it; 0: it generates nothing
+    over: str = ""  # the method whose names its configuration has, too
     stored: bool = False  # the script loads weights as the checkpoint has them, whatever `dtype` says
 
 
@@ -48,9 +49,10 @@ METHODS: Final[dict[str, Method]] = {
     "rloo": Method("RLOOConfig", "rloo", 512, 256),
     "orpo": Method("ORPOConfig", "dpo", stored=True), "cpo": Method("CPOConfig", "dpo", stored=True),
     "prm": Method("PRMConfig", "tagging", stored=True),
+    "gkd": Method("GKDConfig", "gkd", over="sft"),
 }
 
-OTHERS: Final = ("gkd", "bco", "xpo", "nash", "ppo", "gold", "online_dpo", "tpo")
+OTHERS: Final = ("bco", "xpo", "nash", "ppo", "gold", "online_dpo", "tpo")
 """Trainers of TRL that are named and not read."""
 
 CALLED: Final = {"reward_modeling": "reward", "gspo": "grpo", "mpo": "dpo", "nash_md": "nash"}
@@ -64,6 +66,7 @@ DECISIVE: Final = {
     "dpo": ("rpo_alpha", "f_divergence_type", "reference_free", "discopop_tau", "ld_alpha", "use_weighting",
             "loss_weights"),
     "kto": ("desirable_weight", "undesirable_weight"),
+    "gkd": ("teacher_model_name_or_path", "lmbda", "seq_kd"),
     "reward": ("center_rewards_coefficient",),
     "sft": ("packing", "dataset_text_field", "max_seq_length", "completion_only_loss", "assistant_only_loss",
             "packing_strategy", "eval_packing", "dataset_kwargs"),
@@ -126,7 +129,8 @@ LOADED: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 def known(*methods: str) -> Known:
     """The names that a script of a method takes; of several: that one of them does."""
-    first, *others = (Known("trl", METHODS[method].section) for method in methods)
+    below = (METHODS[method].over for method in methods if METHODS[method].over)
+    first, *others = (Known("trl", METHODS[method].section) for method in (*methods, *below))
     return first._replace(more=(*others, Known("trl", "ModelConfig"), Known("trl", "ScriptArguments"), ARGUMENTS))
 
 
@@ -201,6 +205,8 @@ def read_arguments(
         options, trained, _precision(values, bool(adapters), row, usual=version > PLAIN), adapters,
         _kernels(values, method), _recompute(values), _lengths(values, row, notes),
     )
+    if method == "gkd":
+        options = together(options, _distilled(values, options))
     last = last if version < COLOCATES_SINCE else ""
     rollout = trl_rollout.rollout_of(values, last) if row.completion else {}
     _of_method(values, method, last, options)
@@ -337,6 +343,32 @@ def _lengths(values: Watched, row: Method, notes: list[str]) -> dict[str, Any]:
         notes.append(Note("max_length is not given: {}, as TRL has it", row.length))
     varying = lengths_of(packed=values.flag("packing")) if row.objective == "sft" else {}
     return {"seq-len": said or row.length} | varying
+
+
+def _distilled(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
+    """GKD's teacher, and what the student writes itself within `max_length` [TRL gkd_trainer.py `__init__`,
+    `training_step`; examples/scripts/gkd.py loads the teacher by the student's `dtype`]."""
+    found: dict[str, Any] = {}
+    teacher = values.text("teacher_model_name_or_path")
+    if teacher is None:
+        values.cannot("teacher_model_name_or_path", "is not given; give --teacher", option="teacher")
+    else:
+        found["teacher"] = teacher
+    values.must_be_unset("teacher_model_init_kwargs")
+    if "base-weights" in options:
+        values.cannot("load_in_4bit" if "load_in_4bit" in values else "load_in_8bit",
+                      "packs the teacher, too, which is not modelled", option="base-weights")
+    for name in ("packing", "padding_free"):
+        values.must_be_off(name, "beside GKD's own collator is not modelled")
+    pairs = [f"beta={beta:g}"] if (beta := values.number("beta")) is not None else []
+    wide = str(options.get("precision", "")).startswith("amp-") and not any(
+        one.startswith("dtype=") and one != "dtype=float32" for one in options.get("engine-option", ()))
+    pairs += ["teacher_dtype=float32"] if wide else []
+    answers, own, length = values.count("max_new_tokens") or 128, values.number("lmbda", 0.5), options.get("seq-len")
+    seq_kd = values.flag("seq_kd")
+    if (own or seq_kd) and isinstance(length, int) and length > answers:
+        found |= {"seq-len": length - answers, "completion-len": answers}
+    return found | ({"engine-option": tuple(pairs)} if pairs else {})
 
 
 def generation_of(values: Watched, release: str = "", *, answered: bool = False) -> dict[str, Any]:
