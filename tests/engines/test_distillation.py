@@ -112,3 +112,15 @@ def test_other_words_and_other_losses_are_refused() -> None:
         programs(asked(zero=1, loss="fused_linear"))
     with pytest.raises(Unsupported, match="engine huggingface"):
         programs(asked(engine="pytorch"))
+
+
+@pytest.mark.parametrize(("log_probs", "held"), [("behind", 2 * 2), ("whole+nll", 1.5 * 2)])
+def test_xtuner_holds_logits_until_the_loss_is_there(log_probs: str, held: float) -> None:
+    options = ("log_probs=" + log_probs, *(("precompute_ref_log_probs=true",) if "nll" in log_probs else ()))
+    asks = {"objective": "dpo", "teacher": None, "engine": "huggingface", "loss": "eager", "precision": "amp-fp16",
+            "engine-option": (*options, "converts_outputs=false")}
+    order = tensors(programs(asked(**asks))[Phase.STEP])
+    widths = {"head.output": 2, "teacher.logits": 2, "logits.chosen": 2, "log_softmax": 4}
+    found = {one.name: one.num_bytes for one in order if one.owner == "head" and one.name in widths}
+    assert found["log_softmax"] == 4 * 2 * LOGITS or "nll" in log_probs  # the last of them is of the chosen alone
+    assert sum(size for name, size in found.items() if name != "log_softmax") == held * 2 * LOGITS

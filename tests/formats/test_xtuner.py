@@ -69,9 +69,30 @@ def test_ranks_that_share_samples_are_ulysses(tmp_path: Path) -> None:
     ("", "", "strategy = dict(type=DeepSpeedStrategy)\n", "strategy"),
     ("", "", "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=Lion))\n",
      "optim_wrapper.optimizer.type"),
-    ("", "", "model = dict(type=LLaVAModel)\n", "model.type"),
+    ("", "", "model = dict(type=InternVL_V1_5)\n", "model.type"),
     ("", "", "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=int(2**11)))\n",
      "train_dataloader.dataset"),
 ])
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, llm: str, lora: str, more: str, name: str) -> None:
     assert name in [one.name for _, one in read(written(tmp_path, llm, lora, more)).unread]
+
+
+PAIRS = """
+train_dataset = dict(type=build_preference_dataset, dataset=dict(type=load_dataset, path="p"), max_length=1024,
+                     use_varlen_attn=%s, max_packed_length=6144)
+train_dataloader = dict(batch_size=1, dataset=train_dataset)
+"""
+
+
+@pytest.mark.parametrize(("kind", "objective", "asks"), [
+    ("DPO", "dpo", "log_probs=behind"), ("ORPO", "dpo", "precompute_ref_log_probs=true"), ("RewardModel", "reward", ""),
+])
+def test_pairs_stand_behind_each_other_in_a_packed_sample(
+        tmp_path: Path, kind: str, objective: str, asks: str) -> None:
+    more = f"model = dict(type={kind}, loss_type='x', llm=dict(type=AutoModelForCausalLM.from_pretrained, " \
+           "pretrained_model_name_or_path=path))\n"
+    plain, packed = (read(written(tmp_path, more=more + PAIRS % varlen)) for varlen in ("False", "True"))
+    assert (plain.options["seq-len"], packed.options["seq-len"]) == (1024, 3072)
+    assert plain.options["objective"] == objective
+    assert asks in ",".join((*plain.options["engine-option"], ""))
+    assert plain.unread == ()

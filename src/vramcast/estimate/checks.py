@@ -327,7 +327,7 @@ class Zero(Eager, frozen=True):
     """DeepSpeed's `zero_optimization`, sizes in elements."""
 
     # of preferences: TRL's and ms-swift's, ORPO's and CPO's, LLaMA-Factory's, DeepSpeed-Chat's
-    log_probs: Literal["samples", "rows", "rows+nll", "whole", "outputs"] = "samples"
+    log_probs: Literal["samples", "rows", "rows+nll", "whole", "outputs", "behind", "whole+nll"] = "samples"
     reduce_bucket_size: Elements | Automatic = 1
     stage3_prefetch_bucket_size: Size | Automatic = 0
     stage3_param_persistence_threshold: Size | Automatic = 0

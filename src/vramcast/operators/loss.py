@@ -10,6 +10,7 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 torch_functional.py
 [TRL-GKD] huggingface/trl f2cd5771 trl/experimental/gkd/gkd_trainer.py `generalized_jsd_loss`
 [swift] modelscope/ms-swift 3602360a5 swift/rlhf_trainers/gkd_loss.py `gkd_loss`, `jsd_loss`
+[xtuner] InternLM/xtuner b934f462 xtuner/model/dpo.py `compute_loss`, orpo.py `compute_loss`
 [openrlhf] OpenRLHF/OpenRLHF 3c3be62 openrlhf/models/actor.py `Actor.forward`, openrlhf/models/utils.py
 `log_probs_from_logits`, `compute_entropy`
 """
@@ -182,6 +183,43 @@ def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary, *, div
     if divided:
         graph.hold(returned)
     return graph.call("score", [score], [scalar(graph)], saved=[score])
+
+
+def _rated_behind(graph: Graph, logits: Value, spec: Vocabulary, *, autocast: bool = False) -> Value:
+    """[xtuner] DPO: both networks have answered before anything is made of the logits, which the function holds; the
+    reference's log-probabilities die as they are made. Autocast runs log_softmax in fp32."""
+    reference = _asks_teacher(graph, logits.num_bytes)
+    read, width = logits, FP32 if autocast else spec.itemsize
+    if autocast:
+        read = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    made = aten.unary(graph, read, num_bytes=spec.elements * width, name="log_softmax", saves="output")
+    score = graph.call("gather", [made], [graph.value("log_probabilities", spec.row_bytes)], saved=[made])
+    kinds = ("fp32", "log_softmax")[not autocast:]
+    again = [graph.tensor(f"reference.{kind}", spec.elements * width) for kind in kinds]
+    graph.call("log_softmax", [reference], [], temporaries=again, differentiable=False)
+    graph.hold(logits, reference)
+    return graph.call("score", [score], [scalar(graph)], saved=[score])
+
+
+def _whole_and_chosen(graph: Graph, logits: Value, spec: Vocabulary, *, autocast: bool = False) -> Value:
+    """[xtuner] ORPO: log-probabilities of all logits, then the cross entropy of a copy of the chosen answers'; the
+    function holds the logits."""
+    width = FP32 if autocast else spec.itemsize
+    half = spec._replace(tokens=ceil_div(spec.tokens, 2), itemsize=width)
+    filled = [graph.tensor("grad.logits.filled", logits.num_bytes)]
+    copy = graph.value("logits.chosen", ceil_div(logits.num_bytes, 2))
+    read = [logits, copy]
+    if autocast:
+        read[0] = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    made = aten.unary(graph, read[0], num_bytes=spec.elements * width, name="log_softmax", saves="output")
+    score = graph.call("gather", [made], [graph.value("log_probabilities", spec.row_bytes)], saved=[made])
+    graph.call("contiguous", [logits], [copy], backward_temporaries=filled)
+    if autocast:
+        read[1] = cast(graph, copy, elements=half.elements, to_bytes=FP32, name="logits.chosen.fp32")
+    chosen = _torch(graph, read[1], half)
+    graph.hold(logits, copy)
+    odds = graph.call("score", [score], [scalar(graph, "odds")], saved=[score])
+    return graph.call("add", [chosen, odds], [scalar(graph)], passes_gradient=True)
 
 
 ENTROPY_CHUNK: Final = 2048
@@ -380,6 +418,9 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "log_probabilities_copied": partial(_log_probabilities, shifted=True, copied=True),
     "log_probabilities_divided": partial(_log_probabilities, shifted=True, divided="in place"),
     "log_probabilities_divided_copy": partial(_log_probabilities, shifted=True, divided="copy"),
+    **{f"log_probabilities_{name}{'_autocast' * autocast}": partial(kernel, autocast=autocast)
+       for autocast in (False, True)
+       for name, kernel in (("behind", _rated_behind), ("whole_nll", _whole_and_chosen))},
     LOGITS_ALONE: _logits_alone,
     TORCHTUNE_DISTILLED: _torchtune_distilled,
     **{distillation_loss(kind, by_rows=by_rows): partial(_distilled, kind=kind, by_rows=by_rows)

@@ -18,6 +18,8 @@ of the chosen answers' logits goes before the log-probabilities of both, which n
 `get_per_token_logps`: `selective_log_softmax` of all logits, of which nothing but numbers a sample is returned.
 [LF] hiyouga/LLaMA-Factory src/llamafactory/train/dpo/trainer.py `concatenated_forward`, train/trainer_utils.py
 `get_batch_logps`: fp32 logits, a log_softmax over all of them
+[xt] InternLM/xtuner b934f462 xtuner/model/dpo.py, orpo.py: nothing is made of the policy's logits before the reference
+has answered; log_softmax of all of either
 [chat] deepspeedai/DeepSpeedExamples 45b4b715 applications/DeepSpeed-Chat/training/step2_dpo_finetuning/main.py: a
 second network beside adapters, too; both outputs are variables of the loop, log_softmax of both is over all logits
 [autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: casts of weights that ask for gradients are kept until
@@ -31,7 +33,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Loss, Phase
+from vramcast.domain.job import Job, Loss, Phase, Precision
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.version import Version
 from vramcast.engines.eager.graphs import blocks
@@ -42,6 +44,7 @@ from vramcast.engines.eager.releases import liger_kernels, sharder
 from vramcast.engines.eager.trl import LOADS_FP32_SINCE, is_trl, trl_version
 from vramcast.errors import Note, Unsupported
 from vramcast.operators.graph import Graph
+from vramcast.operators.loss import LOGITS_ALONE
 from vramcast.states.steps import weight_program
 from vramcast.units import FP32, ceil_div
 
@@ -62,8 +65,14 @@ KTO_COPIES_LATE_SINCE: Final[Version] = (1, 9)
 BY_ROWS: Final = {"rows": "log_probabilities", "rows+nll": "log_probabilities_nll"}
 """`log_probs` of trainers that hold no logits -> key of the loss tables."""
 
+BEHIND: Final = {"behind": "log_probabilities_behind", "whole+nll": "log_probabilities_whole_nll"}
+"""`log_probs` of xtuner's DPO and ORPO -> the same."""
+
 COMPARED: Final = ("dpo", "kto")
 """Objectives whose loss is one of a reference's answers, too."""
+
+
+AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 
 
 def sentence_of(objective: str, who: str) -> str:
@@ -138,6 +147,9 @@ def rated_loss(job: Job) -> str | None:
         return "log_probabilities_whole"
     if by_rows(job):
         return BY_ROWS[str(job.engine_options["log_probs"])]
+    if (asked := job.engine_options.get("log_probs")) in BEHIND:
+        autocast = job.engine == "huggingface" and job.plan.precision in AUTOCAST and job.plan.sharded_by != "deepspeed"
+        return BEHIND[str(asked)] + "_autocast" * autocast
     version = trl_version(job)
     if version < BY_SAMPLE_SINCE or in_one(job):
         return "log_probabilities_whole"
@@ -199,15 +211,18 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
         asked = recipe._replace(sizes=sizes._replace(adapter=None), recompute=False, kept_logits=0)
     loads_fp32 = version >= LOADS_FP32_SINCE and job.engine_options.get("dtype", "float32") == "float32"
     apart = own and sharder(job) in ("fsdp1", "fsdp2") and not recipe.returns_fp32
+    behind = job.engine_options.get("log_probs") in BEHIND
     one_unit = version >= HOLDS_SINCE and not in_one(job) and not by_rows(job)
-    objective = "" if job.engine_options.get("log_probs") == "rows+nll" else str(job.workload.objective)
+    if behind and asked is not None:  # its logits are handed out
+        asked = asked._replace(loss=LOGITS_ALONE)
+    objective = "" if str(job.engine_options.get("log_probs")).endswith("+nll") else str(job.workload.objective)
     found = Rated(asked, own, (), (), loads_fp32, one_unit, objective)
     if in_one(job):  # fp32 logits of the policy are returned with the loss; KTO's reference holds its own, too
         one = Alloc(tensor("logits of the policy", size // width * FP32))
         return found._replace(held=(one,) * (2 if job.workload.objective == "kto" and asked is not None else 1))
     if in_variables(job):  # the logits are kept by the recipe
         return found._replace(loads_fp32=False, looked_at=(Alloc(tensor("log-probabilities of the reference", size)),))
-    if version < HOLDS_SINCE or by_rows(job):
+    if version < HOLDS_SINCE or by_rows(job) or behind:
         return found
     copies, held, looked_at = 0 if version >= VIEWS_SINCE else 1, [], []
     if extra := copies + (width != FP32):  # what autograd saves of fp32 logits is one of the two

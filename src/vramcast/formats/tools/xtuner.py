@@ -83,9 +83,10 @@ def _file(config: Config) -> Reading:
     if values.get("framework") not in (None, "mmengine"):
         values.cannot("framework", "runs transformers' Trainer, whose arguments are not read here")
     values.get("load_from")
-    options: dict[str, Any] = {"engine": ENGINE, "objective": "sft", "loss": "eager", "optimizer-kernel": "foreach"}
-    options = together(options, {"engine-option": ("converts_outputs=false",)}, _model(values.section("model")))
-    options |= _samples(values.section("train_dataloader"))
+    options: dict[str, Any] = {"engine": ENGINE, "loss": "eager", "optimizer-kernel": "foreach"}
+    model = _model(values.section("model"))
+    options = together(options, {"engine-option": ("converts_outputs=false",)}, model)
+    options |= _samples(values.section("train_dataloader"), pairs=options["objective"] in PAIRED)
     if (ranks := values.count("sequence_parallel_size") or 1) > 1:
         options |= {"cp": ranks, "cp-kind": "ulysses"}  # [xt parallel/sequence/attention.py]
     optimizer, steps = _optimizer(values.section("optim_wrapper", Known("xtuner", "optim_wrapper")))
@@ -99,14 +100,30 @@ def _file(config: Config) -> Reading:
                    under_deepspeed={"precision": "amp-bf16"})
 
 
+KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "SupervisedFinetune": ("sft", ()), "RewardModel": ("reward", ()), "DPO": ("dpo", ("log_probs=behind",)),
+    "ORPO": ("dpo", ("log_probs=whole+nll", "precompute_ref_log_probs=true")),
+}
+"""Class of the model -> objective and options of the engine; ORPO asks no reference [xt model/{dpo,orpo,reward}.py]."""
+
+PAIRED: Final = ("dpo", "reward")
+"""Objectives of pairs: packed ones stand behind each other in one sample."""
+
+OF_LOSSES: Final = ("loss_type", "beta", "label_smoothing", "reward_token_id", "penalty_type", "penalty_weight")
+
+
 def _model(model: Watched) -> dict[str, Any]:
     """The network, its adapters and how its layers are run again."""
     kind = str(model.get("type"))
-    if kind != "SupervisedFinetune":
-        model.cannot("type", "{} is not modelled; SupervisedFinetune is", shown(kind))
-    found: dict[str, Any] = {"recompute": "full", "engine-option": ("reentrant=true",)}
+    if kind not in KINDS:
+        model.cannot("type", "{} is not modelled; {} are", shown(kind), ", ".join(KINDS))
+    objective, trainer = KINDS.get(kind, ("sft", ()))
+    for name in OF_LOSSES if objective != "sft" else ():
+        model.get(name)
+    model.must_be_unset("ref_llm", "is a reference of its own, which is not read")
+    found: dict[str, Any] = {"recompute": "full", "engine-option": ("reentrant=true", *trainer), "objective": objective}
     if model.flag("use_activation_checkpointing") is False:
-        found = {"recompute": "none"}
+        found |= {"recompute": "none", "engine-option": trainer}
     if model.flag("use_varlen_attn"):
         found["attention"] = "flash"
     model.must_be_unset("tokenizer", "may add rows to the embedding")
@@ -150,12 +167,23 @@ def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
     })
 
 
-def _samples(loader: Watched) -> dict[str, Any]:
-    """Positions of a sample, all of them filled where samples are packed [xt dataset/huggingface.py `process`]."""
+def _samples(loader: Watched, *, pairs: bool) -> dict[str, Any]:
+    """Positions of a sample, all of them filled where samples are packed [xt dataset/huggingface.py `process`]; those
+    of a packed sample are of chosen and rejected answers in turn [xt dataset/preference_dataset.py]."""
     for name in loader:
         if name != "batch_size":
             loader.get(name)
     found = list(_data_sets(loader.get("dataset")))
+    if pairs:
+        both = [one["max_packed_length"] for one in found if one.get("use_varlen_attn")
+                and isinstance(one.get("max_packed_length"), int)]
+        if both:
+            return {"seq-len": max(both) // 2}
+        longest = [one["max_length"] for one in found if isinstance(one.get("max_length"), int)]
+        if longest and not any(one.get("use_varlen_attn") for one in found):
+            return {"seq-len": max(longest)}
+        loader.cannot("dataset", "says no length of the samples", option="seq-len")
+        return {}
     given = (one.get("packed_length", one.get("max_length")) for one in found)
     lengths = [length for length in given if isinstance(length, int) and length > 0]
     if not lengths:
