@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from vramcast.api import job_of
+from vramcast.engines import huggingface
+from vramcast.engines.eager.recipe import part_of, weights
 from vramcast.formats.read import Given, read_files
 
 CONFIG = """
@@ -70,7 +73,7 @@ def test_ranks_that_share_samples_are_ulysses(tmp_path: Path) -> None:
     ("", "", "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=Lion))\n",
      "optim_wrapper.optimizer.type"),
     ("", "", "model = dict(type=InternVL_V1_5)\n", "model.type"),
-    ("", "", "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=int(2**11)))\n",
+    ("", "", "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=int(longest())))\n",
      "train_dataloader.dataset"),
 ])
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, llm: str, lora: str, more: str, name: str) -> None:
@@ -96,3 +99,49 @@ def test_pairs_stand_behind_each_other_in_a_packed_sample(
     assert plain.options["objective"] == objective
     assert asks in ",".join((*plain.options["engine-option"], ""))
     assert plain.unread == ()
+
+
+SEES = """
+model = dict(type=LLaVAModel, freeze_llm=%s, freeze_visual_encoder=True, pretrained_pth="p.pth",
+             llm=dict(type=AutoModelForCausalLM.from_pretrained, pretrained_model_name_or_path=path%s),
+             visual_encoder=dict(type=CLIPVisionModel.from_pretrained,
+                                 pretrained_model_name_or_path="openai/clip-vit-large-patch14-336")%s)
+train_dataloader = dict(batch_size=4, dataset=dict(type=LLaVADataset, max_length=int(2048 - (336 / 14) ** 2)))
+"""
+ADAPTED = ", llm_lora=dict(type=LoraConfig, r=512), visual_encoder_lora=dict(type=LoraConfig, r=64)"
+
+
+def seen(folder: Path, *, frozen: bool, llm: str = "", more: str = "") -> tuple[Given, dict[str, int]]:
+    """What is read, and the elements of weights that learn and that are packed, by the part of the network."""
+    path = written(folder, "", "", SEES % (frozen, llm, more))
+    job = job_of({"gpus": "8xh100", "from": (str(path),)})
+    recipe = huggingface._recipe(job)
+    found: dict[str, int] = {}
+    for weight in weights(recipe):
+        part = part_of(weight.owner, weight.path)
+        kind = "learns" if weight.learns else "packed" if weight.width == 1 else f"frozen {weight.width}"
+        found[f"{part} {kind}"] = found.get(f"{part} {kind}", 0) + weight.elements * weight.repeats
+    return read(path), found
+
+
+PROJECTOR = 1024 * 4096 + 4096 + 4096 * 4096 + 4096
+
+
+def test_an_image_encoder_and_two_linears_stand_before_the_model(tmp_path: Path) -> None:
+    given, found = seen(tmp_path, frozen=False)
+    assert (given.options["seq-len"], given.options["freeze"]) == (2048 - 1, "vision")
+    assert found["projector learns"] == PROJECTOR
+    assert found["vision frozen 4"] == 303_507_456  # openai/clip-vit-large-patch14-336's vision_model
+    assert found["decoder learns"] > 6e9
+
+
+def test_a_packed_language_model_leaves_its_encoder_whole(tmp_path: Path) -> None:
+    _, alone = seen(tmp_path, frozen=True, llm=PACKED)
+    assert {name: count for name, count in alone.items() if "learns" in name} == {"projector learns": PROJECTOR}
+    assert alone["vision frozen 4"] == 303_507_456
+    given, both = seen(tmp_path, frozen=True, llm=PACKED, more=ADAPTED)
+    layer = 4 * (1024 + 1024) + 2 * (1024 + 4096)
+    assert both["vision learns"] == 24 * 64 * layer
+    assert both["projector learns"] == PROJECTOR
+    assert both["decoder packed"] == alone["decoder packed"] > 3e9
+    assert given.options["lora-rank"] == 512

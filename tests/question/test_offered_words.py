@@ -31,6 +31,7 @@ TRAINED: Final[dict[str, dict[str, Any]]] = {
     "objective=rloo": {"engine": "huggingface", "completion_len": 64},
     "objective=gkd": {"engine": "huggingface", "teacher": "llama-3.2-3b"},
     "objective": {"engine": "huggingface"},
+    "peft=modules": {"engine": "huggingface", "modules_to_save": "lm_head"},
     "peft": LORA, "base-weights": LORA, "adapter-dtype": LORA,
     "engine": {"gpus": "8xh100"}, "engine=unsloth": {"gpus": "h100"}, "engine=colossalai": {"gpus": "8xh100"},
     "engine=deepspeed": {"gpus": "8xh100", "zero": 3},

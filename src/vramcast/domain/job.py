@@ -121,7 +121,7 @@ class Workload(Noun, frozen=True):
 class Peft(Noun, frozen=True):
     """Parameter-efficient fine-tuning."""
 
-    method: str = "lora"  # key of operators.lora.ADAPTERS, or "prefix", "prompt", "ln", "adapter", "ia3", "bitfit"
+    method: str = "lora"  # key of operators.lora.ADAPTERS, or "prefix", "prompt", "ln", "adapter", "modules"
     rank: int = 8
     targets: tuple[str, ...] = ("attention.q", "attention.v")  # words of blocks.parameters.targets
     modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head", "classifier"
@@ -140,7 +140,7 @@ class Peft(Noun, frozen=True):
 OPTIONAL_COUNTS: Final = ("etp", "first_stage_layers", "last_stage_layers", "shard_group", "recompute_layers")
 
 
-WITHOUT_TARGETS: Final = ("prefix", "prompt", "ln", "adapter")
+WITHOUT_TARGETS: Final = ("prefix", "prompt", "ln", "adapter", "modules")
 """PEFT methods that name no weights to adapt."""
 
 

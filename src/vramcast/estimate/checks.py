@@ -356,6 +356,10 @@ class HuggingFace(Zero, frozen=True):
     trl: Release | Major = ""  # 0.24
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # that a frozen network is loaded in
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
+    follows_inputs: bool = False  # what a frozen tower's embedding puts out needs gradients, whatever PEFT asks for
+    learns_beside: Literal["", "projector"] = ""  # what learns in its place beside adapters
+    whole_towers: bool = False  # in float32 beside a packed language model
+    tower_rank: Annotated[int, Meta(ge=0, le=1 << 20)] = 0  # of adapters of towers; 0: --lora-rank
     quant_storage: Literal["float", "uint8"] = "float"  # type that numbers of a packed base are kept as
     loads_on_host: bool = False  # a packed base that FSDP shards, whatever transformers does
     pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts

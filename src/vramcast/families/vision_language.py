@@ -207,6 +207,22 @@ def llava_tower(fields: Fields, text: Model) -> Stack:
     return replace(tower, projector=((tower.hidden, text.hidden, bias), (text.hidden, text.hidden, bias)))
 
 
+def behind_tower(text: Model, tower: Model) -> Model:
+    """A language model behind another network's image encoder and two linears, as LLaVA puts them together.
+
+    Raises: InvalidSpec for a network without an image encoder, or a second one before a model that has its own
+    """
+    stack = tower.stacks[0]
+    if stack.vision is None:
+        raise InvalidSpec("{} has no image encoder; name one that has, clip-vit-large-patch14-336", tower.name)
+    if len(text.stacks) > 1:
+        raise InvalidSpec("{} has a tower of its own; leave --vision-tower out", text.name)
+    projector = ((stack.hidden, text.hidden, True), (text.hidden, text.hidden, True))
+    own = tuple(one for one in stack.extra if not one.path.startswith("projection"))  # to a space shared with texts
+    seen = replace(stack, name="vision", projector=projector, projector_norm_dim=0, extra=own)
+    return replace(text, name=f"{text.name} behind {tower.name}", stacks=(seen, *text.stacks))
+
+
 def llava_next_tower(fields: Fields, text: Model) -> Stack:
     """Tiles through CLIP or SigLIP, states of one or several layers side by side, two linears, a mark for line ends."""
     tower = tower_of(fields, "clip_vision_model")

@@ -325,6 +325,9 @@ class _Walk:
             case ast.Call(func=ast.Name(id="len"), args=[listed], keywords=[]) if isinstance(
                     (found := self.value(listed)), list):
                 return len(found)
+            case ast.Call(func=ast.Name(id="int"), args=[inner], keywords=[]) if isinstance(
+                    (found := self.value(inner)), (int, float)) and abs(found) < LARGEST_NUMBER:
+                return int(found)
             case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words) if all(word.arg for word in words):
                 return {str(word.arg): self.value(word.value) for word in words}
             case ast.IfExp(test=test, body=body, orelse=other):
@@ -373,11 +376,14 @@ def _compared(left: Any, op: ast.cmpop, right: Any, node: ast.expr) -> Any:
     return Open(ast.unparse(node)[:80])
 
 
+POWERS: Final = (2, 3)
+
+
 def _computed(left: Any, op: ast.operator, right: Any, node: ast.expr) -> Any:
-    """Sums and products of whole numbers, and texts put together."""
+    """Sums, products and small powers of numbers, and texts put together."""
     if isinstance(left, str) and isinstance(right, str) and isinstance(op, ast.Add) and len(left + right) < 1000:
         return left + right
-    numbers = all(isinstance(one, int) and not isinstance(one, bool) for one in (left, right))
+    numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in (left, right))
     if numbers and max(abs(left), abs(right)) < LARGEST_NUMBER:
         if isinstance(op, ast.Add):
             return left + right
@@ -387,6 +393,10 @@ def _computed(left: Any, op: ast.operator, right: Any, node: ast.expr) -> Any:
             return left * right
         if isinstance(op, ast.FloorDiv) and right:
             return left // right
+        if isinstance(op, ast.Div) and right:
+            return left / right
+        if isinstance(op, ast.Pow) and right in POWERS:
+            return left ** right
     return Open(ast.unparse(node)[:80])
 
 

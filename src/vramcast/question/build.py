@@ -64,6 +64,8 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     plan = _plan(values, engine, cluster)
     workload = _workload(values, plan, cluster.count)
     model = checkpoint_of(given.get("model"), values, resolve, OPTIONS, divisor=lcm(plan.tp, plan.etp or 1)).model
+    if "vision-tower" in values:
+        model = families.vision_language.behind_tower(model, resolve(str(values["vision-tower"])).model)
     workload, assumed = with_lengths(model, workload, values)
     beside = engine_options(values.get("engine-option", ())).get("value_head") is True
     if workload.objective == "reward" and model.head in (Head.LM, Head.MLM) and not beside:

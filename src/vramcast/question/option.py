@@ -60,8 +60,8 @@ SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "workload": (
         "context", "concurrency", "input-len", "output-len", "seq-len", "min-seq-len", "micro-batch", "global-batch",
-        "grad-accum", "objective", "teacher", "completion-len", "decoder-seq-len", "images", "image-size",
-        "height", "width", "frames", "tokens",
+        "grad-accum", "objective", "teacher", "completion-len", "decoder-seq-len", "images", "vision-tower",
+        "image-size",        "height", "width", "frames", "tokens",
     ),
     "arrivals": ("rate", "slo", "burstiness", "shared-prefix", "replicas", "router", "num-requests", "seed"),
     "engine": ("engine", "engine-option", "alloc-conf"),

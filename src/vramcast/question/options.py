@@ -90,6 +90,8 @@ OPTIONS: Final[dict[str, Option]] = {
     "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
     "global-batch": Option("job", "global_batch", Kind.COUNT, "samples per optimizer step; sets --grad-accum"),
     "decoder-seq-len": Option("workload", "decoder_seq_len", Kind.COUNT, "encoder-decoder: positions of the decoder"),
+    "vision-tower": Option("job", "vision_tower", Kind.TEXT, "an image encoder and two linears before the model, as "
+                           "LLaVA puts them: clip-vit-large-patch14-336"),
     "image-size": Option("workload", "image_size", Kind.COUNT, "vision: pixels per side"),
     "images": Option("workload", "images", Kind.COUNT, "vision: images per sample, 0 for text alone"),
     "objective": _choice(

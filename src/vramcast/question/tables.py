@@ -135,7 +135,7 @@ AXES: Final[dict[str, str]] = {
 """Option of `train` of which a search takes several values -> field of `Space`."""
 
 NOT_ASKED: Final = ("calibration", "grad-accum", "recompute-layers", "recompute-modules", "schedule", "teacher",
-                     "tokens")
+                     "tokens", "vision-tower")
 """Options of `train` that a search sets itself, that are read in another way here, or that hold for one plan alone."""
 
 

@@ -24,13 +24,13 @@ HUBS: Final[dict[str, tuple[str, ...]]] = {
 """Hub that a server may be started with -> what stands before its ids."""
 
 TEXTS: Final = frozenset((
-    "model", "gpus", "teacher",
+    "model", "gpus", "teacher", "vision-tower",
     "params", "optimizer", "alloc-conf", "engine", "weights", "kv-dtype", "v-dtype", "draft",
     "price", "region", "currency", "used", "reserve",
     "budget", "deadline", "headroom", "ttft", "slo",
 ))
 """Options of free text that name no file: they are numbers, names of tables, or a model (`model`, `teacher`,
-`draft`)."""
+`vision-tower`, `draft`)."""
 
 LISTS: Final = frozenset((
     "recompute-modules", "lora-targets", "modules-to-save", "freeze", "engine-option", "on", "allow", "forbid",

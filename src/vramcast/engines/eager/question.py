@@ -57,7 +57,7 @@ LOSSES: Final[dict[Loss, str]] = {
 }
 """Keys of the loss tables."""
 
-WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln")
+WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln", "modules")
 """PEFT methods that add no correction to linear layers."""
 
 COMPUTES_IN_BF16: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
@@ -112,7 +112,8 @@ def recipe_of(
         sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
     if halves:
         sizes = _under_autocast(sizes, job.model.main)
-        towers = tuple(tower._replace(sizes=_under_autocast(tower.sizes, tower.stack)) for tower in towers)
+        if not job.engine_options.get("whole_towers"):
+            towers = tuple(tower._replace(sizes=_under_autocast(tower.sizes, tower.stack)) for tower in towers)
     return Recipe(
         model,
         sizes,
@@ -124,11 +125,13 @@ def recipe_of(
         recompute_layers=plan.recompute_layers,
         learning=_learning(job),
         virtual_elements=_virtual_elements(job),
-        copies_learning=peft is not None and bool(peft.modules_to_save),
+        copies_learning=peft is not None and bool(peft.modules_to_save) and peft.method != "modules",
         adapted=adapted,
         frozen=plan.freeze,
         follows_inputs=follows_inputs(job),
         offloads=plan.offload_activations,
+        whole_towers=bool(job.engine_options.get("whole_towers", False)),
+        tower_rank=int(job.engine_options.get("tower_rank", 0)) or None,
         second_loss=bool(job.engine_options.get("second_loss", False)),
         offloads_in_flight=SAVES_ON_HOST.get(job.engine, 0),
         context_ranks=plan.cp // heads_ranks(job),
@@ -266,6 +269,8 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
     variant = sizes._replace(
         hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images, masked=False, keys=None
     )
+    if job.engine_options.get("whole_towers"):
+        variant = variant._replace(stored="full", left_whole=(), numerics=NUMERICS[job.plan.precision])
     return Tower(stack, variant)
 
 
@@ -346,6 +351,8 @@ def follows_inputs(job: Job) -> bool:
     """Whether gradients flow through towers of which nothing learns: PEFT asks for that where layers are recomputed
     [peft peft_model.py `_prepare_model_for_gradient_checkpointing`]; Unsloth asks for the text's alone."""
     asks = job.plan.peft is not None and job.plan.recompute is Recompute.FULL and engine_of(job).runs_transformers
+    if job.engine_options.get("follows_inputs") is True:
+        return True
     return asks and job.engine != "unsloth" and transformers_version(job) >= FOLLOWS_TOWERS_SINCE
 
 
@@ -373,7 +380,10 @@ def _learning(job: Job) -> tuple[str, ...]:
     unknown = [name for name in peft.modules_to_save if name not in SAVED_MODULES]
     if unknown:
         raise UnknownName.of("module to save", unknown[0], SAVED_MODULES)
-    return tuple(SAVED_MODULES[name] for name in peft.modules_to_save)
+    beside = str(job.engine_options.get("learns_beside", ""))
+    if peft.method == "modules" and not (beside or peft.modules_to_save):
+        raise InvalidSpec("--peft modules adapts nothing: what --modules-to-save names learns; add that")
+    return (*(SAVED_MODULES[name] for name in peft.modules_to_save), *((beside,) if beside else ()))
 
 
 def rest_learns(job: Job) -> bool:

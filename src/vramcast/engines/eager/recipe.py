@@ -27,7 +27,7 @@ from vramcast.operators.linear import QUANTISED
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.states.steps import Weight, kind_of
 from vramcast.states.storage import BITSANDBYTES, bitsandbytes_converts, is_linear
-from vramcast.units import ceil_div
+from vramcast.units import FP32, ceil_div
 
 IN_MEMORY: Final = BITSANDBYTES | {"int8"}
 """Storages that bitsandbytes makes of the network in memory; "int8" of a frozen base is its LLM.int8()."""
@@ -75,6 +75,8 @@ class Recipe(NamedTuple):
     keeps_router: bool = False  # what a router chose is kept where the rest of its layer runs again
     offloads: bool = False  # what the main stack's layers save waits on the host
     offloads_in_flight: int = 0  # saved tensors that copies may still hold
+    whole_towers: bool = False  # in fp32, whatever the main stack is packed as
+    tower_rank: int | None = None  # of adapters of towers, where it is another
     samples: tuple[int, int] = (1, 1)  # of an evaluation's forward and of a step's
     starts: bool = True  # embedding and towers are on this card
     ends: bool = True  # and so are the head and the loss
@@ -98,7 +100,9 @@ class Recipe(NamedTuple):
         """What some layers of a stack are like: their adapters among those of the model."""
         if sizes.adapter is None:
             return sizes
-        return sizes._replace(adapter=sizes.adapter._replace(targets=within(self.adapted, stack.name, first, last)))
+        rank = sizes.adapter.rank if stack.name == self.model.main.name else self.tower_rank or sizes.adapter.rank
+        targets = within(self.adapted, stack.name, first, last)
+        return sizes._replace(adapter=sizes.adapter._replace(targets=targets, rank=rank))
 
     def learns(self, path: str, part: str = "") -> bool:
         """Whether the weight called `path` has a gradient, which is of a part that may be frozen."""
@@ -114,7 +118,7 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
     """Every weight tensor of the model as it is stored, adapters behind the layers they correct."""
     sizes = recipe.sizes
     found: list[Weight] = []
-    behind = _adapters(recipe)
+    behind, towers = _adapters(recipe), {stack.name for stack in recipe.model.stacks[:-1]}
     for owned in named_parameters(recipe.model):
         parameter, path = owned.parameter, owned.parameter.path
         if not recipe.holds(owned.owner):
@@ -122,11 +126,13 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
         learns = recipe.learns(path, part_of(owned.owner, path)) and parameter.trainable
         in_layer = ".layers." in owned.owner
         width = (sizes.norm_weights if parameter.kind == "norm" else None) or sizes.numerics.weight
+        whole = recipe.whole_towers and owned.owner.partition(".")[0] in towers
+        width = FP32 if whole else width
         weight = Weight(
             owned.owner, path, parameter.shape, owned.repeats, width, learns, source=WEIGHTS_SOURCE,
             kind=kind_of(parameter),
         )
-        if not learns and sizes.packs(path) and _packed(parameter, sizes, in_layer=in_layer):
+        if not learns and not whole and sizes.packs(path) and _packed(parameter, sizes, in_layer=in_layer):
             found += _quantised(weight, sizes.stored)
         elif learns and sizes.frozen and recipe.copies_learning:
             # PEFT's modules_to_save trains a copy and keeps the original

@@ -86,7 +86,8 @@ def _file(config: Config) -> Reading:
     options: dict[str, Any] = {"engine": ENGINE, "loss": "eager", "optimizer-kernel": "foreach"}
     model = _model(values.section("model"))
     options = together(options, {"engine-option": ("converts_outputs=false",)}, model)
-    options |= _samples(values.section("train_dataloader"), pairs=options["objective"] in PAIRED)
+    places = TOWER_POSITIONS.get(options.get("vision-tower", ""), 0)
+    options |= _samples(values.section("train_dataloader"), pairs=options["objective"] in PAIRED, places=places)
     if (ranks := values.count("sequence_parallel_size") or 1) > 1:
         options |= {"cp": ranks, "cp-kind": "ulysses"}  # [xt parallel/sequence/attention.py]
     optimizer, steps = _optimizer(values.section("optim_wrapper", Known("xtuner", "optim_wrapper")))
@@ -98,6 +99,58 @@ def _file(config: Config) -> Reading:
     notes = (NO_DEEPSPEED,) if learned else (NO_DEEPSPEED, IN_FP32)
     return Reading("xtuner", options, {}, batch, tuple(values.unread()), notes,
                    under_deepspeed={"precision": "amp-bf16"})
+
+
+TOWER_POSITIONS: Final = {"openai/clip-vit-large-patch14-336": 576}
+"""Image encoder -> positions that take the place of an image's token [xt model/utils.py
+`prepare_inputs_labels_for_multimodal`; model/llava.py leaves the class token out]."""
+
+PIXEL_GRADIENTS: Final = ("follows_inputs=true",)
+"""Beside checkpoints every embedding's output needs gradients, a frozen tower's, too [xt model/llava.py `__init__`]."""
+
+
+def _llava(model: Watched) -> dict[str, Any]:
+    """A language model behind an image encoder and two linears, which learn; each of the others as it says.
+
+    Encoder and linears are loaded in fp32, where nobody says a type [xt model/llava.py].
+    """
+    model.get("pretrained_pth"), model.get("max_position_embeddings")
+    model.only("visual_select_layer", -2)
+    model.only("projector_depth", 2)
+    seen = model.section("visual_encoder", Known("xtuner", "visual_encoder"))
+    seen.only("type", "CLIPVisionModel.from_pretrained")
+    tower = seen.text("pretrained_model_name_or_path")
+    if tower not in TOWER_POSITIONS:
+        seen.cannot("pretrained_model_name_or_path", "{} is not modelled", shown(tower))
+    frozen = [part for part, name in (("main", "freeze_llm"), ("vision", "freeze_visual_encoder")) if model.flag(name)]
+    found: dict[str, Any] = {"objective": "sft", "vision-tower": tower, "recompute": "full",
+                             "engine-option": ("reentrant=true", *PIXEL_GRADIENTS)}
+    if model.flag("use_activation_checkpointing") is False:
+        found = {**found, "recompute": "none", "engine-option": ()}
+    network = model.section("llm")
+    found["model"] = network.text("pretrained_model_name_or_path")
+    network.only("type", "AutoModelForCausalLM.from_pretrained")
+    network.get("trust_remote_code"), network.get("torch_dtype")
+    found |= {"attention": kernel} if (kernel := network.one_of("attn_implementation", KERNELS)) else {}
+    beside: tuple[str, ...] = ("learns_beside=projector", "whole_towers=true")
+    if model.get("llm_lora") is None and network.get("quantization_config") is not None and "main" in frozen:
+        found |= {"peft": "modules", "base-weights": _packed(network)}
+        return together(found, {"engine-option": (*beside, "prepare_kbit=none")})
+    adapted = _adapters(model, network, name="llm_lora")
+    if not adapted:
+        model.must_be_unset("visual_encoder_lora", "beside a language model whose weights learn is not modelled")
+        return found | ({"freeze": ",".join(frozen)} if frozen else {})
+    if model.get("visual_encoder_lora") is not None:
+        lora = model.section("visual_encoder_lora", Known("xtuner", "lora"))
+        lora.must_be_unset("target_modules", "of an image encoder are not read; all of its linear layers are counted")
+        lora.get("lora_dropout")
+        adapted["lora-targets"] += "," + ",".join(f"vision.{word}" for word in TOWER_WORDS)
+        beside += (f"tower_rank={lora.count('r') or 8}",)
+    return together(found, adapted, {"engine-option": beside})
+
+
+TOWER_WORDS: Final = ("attention.q", "attention.k", "attention.v", "attention.out", "mlp.up", "mlp.down")
+"""Linear layers of CLIP's encoder [xt model/utils.py `find_all_linear_names`]."""
 
 
 KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -115,6 +168,8 @@ OF_LOSSES: Final = ("loss_type", "beta", "label_smoothing", "reward_token_id", "
 def _model(model: Watched) -> dict[str, Any]:
     """The network, its adapters and how its layers are run again."""
     kind = str(model.get("type"))
+    if kind == "LLaVAModel":
+        return _llava(model)
     if kind not in KINDS:
         model.cannot("type", "{} is not modelled; {} are", shown(kind), ", ".join(KINDS))
     objective, trainer = KINDS.get(kind, ("sft", ()))
@@ -139,24 +194,29 @@ def _model(model: Watched) -> dict[str, Any]:
 KERNELS: Final = {"flash_attention_2": "flash", "sdpa": None, "eager": "eager"}
 
 
-def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
+def _packed(network: Watched) -> str | None:
+    """What bitsandbytes makes of the weights, where it does."""
+    if network.get("quantization_config") is None:
+        return None
+    packed = network.section("quantization_config", Known("xtuner", "quantization_config"))
+    base = "int8" if packed.flag("load_in_8bit") else None
+    if packed.flag("load_in_4bit"):
+        packed.only("bnb_4bit_quant_type", "nf4")
+        base = "nf4-dq" if packed.flag("bnb_4bit_use_double_quant") else "nf4"
+    return base
+
+
+def _adapters(model: Watched, network: Watched, name: str = "lora") -> dict[str, Any]:
     """LoRA beside frozen weights that `prepare_model_for_kbit_training` makes float32, packed ones left out."""
-    base = None
-    if network.get("quantization_config") is not None:
-        packed = network.section("quantization_config", Known("xtuner", "quantization_config"))
-        if packed.flag("load_in_8bit"):
-            base = "int8"
-        if packed.flag("load_in_4bit"):
-            packed.only("bnb_4bit_quant_type", "nf4")
-            base = "nf4-dq" if packed.flag("bnb_4bit_use_double_quant") else "nf4"
-    if model.get("lora") is None:
+    base = _packed(network)
+    if model.get(name) is None:
         if base is not None:
             network.cannot("quantization_config", "packs weights that no adapter stands beside")
         if dict.get(network, "torch_dtype") not in (None, "torch.float32"):
             network.cannot("torch_dtype", "learns in 16 bits under autocast in fp16, which is modelled under DeepSpeed",
                            file="deepspeed", option="precision")
         return {}
-    lora = model.section("lora", Known("xtuner", "lora"))
+    lora = model.section(name, Known("xtuner", "lora"))
     chosen = lora.get("target_modules")
     targets = ",".join(map(str, chosen)) if isinstance(chosen, list) else chosen or "all-linear"
     return without_none({
@@ -167,7 +227,7 @@ def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
     })
 
 
-def _samples(loader: Watched, *, pairs: bool) -> dict[str, Any]:
+def _samples(loader: Watched, *, pairs: bool, places: int = 0) -> dict[str, Any]:
     """Positions of a sample, all of them filled where samples are packed [xt dataset/huggingface.py `process`]; those
     of a packed sample are of chosen and rejected answers in turn [xt dataset/preference_dataset.py]."""
     for name in loader:
@@ -189,6 +249,8 @@ def _samples(loader: Watched, *, pairs: bool) -> dict[str, Any]:
     if not lengths:
         loader.cannot("dataset", "says no length of the samples", option="seq-len")
         return {}
+    if places:  # one token of a text stands for an image
+        return {"seq-len": max(lengths) + places - 1}
     packed = all(one.get("pack_to_max_length", True) is True for one in found)
     return {"seq-len": max(lengths)} | lengths_of(packed=packed)
 
