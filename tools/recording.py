@@ -94,7 +94,7 @@ def in_time(recording: Snapshot) -> Snapshot:
     trace = recording.devices[0].trace
     trace.times_us = array("q", [START_US + EVENT_US * time for time in trace.times_us])
     spans = (
-        span._replace(start_us=START_US + EVENT_US * span.start_us, end_us=START_US + EVENT_US * span.end_us)
+        replace(span, start_us=START_US + EVENT_US * span.start_us, end_us=START_US + EVENT_US * span.end_us)
         for span in recording.annotations
     )
     return replace(recording, annotations=tuple(spans))

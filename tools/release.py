@@ -74,7 +74,7 @@ def recipe(source: Source, about: Message) -> str:
         "build": {
             "number": 0, "noarch": "python",
             "script": "${{ PYTHON }} -m pip install . -vv --no-deps --no-build-isolation",
-            "python": {"entry_points": ["vramcast = vramcast.cli.main:main"]},
+            "python": {"entry_points": ["vramcast = vramcast.cli.main:process"]},
         },
         "requirements": {
             "host": [f"python {python}", "pip", "hatchling", "hatch-fancy-pypi-readme"],

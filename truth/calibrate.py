@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import asdict
+
 from truth.rows import SAME_RUNS, harness_of
 from truth.score import PUBLISHED_FILES, Scored, has_interval, percentile, purpose_of, score_file
 from vramcast.estimate import interval
@@ -58,8 +60,8 @@ def text_of(cases: Iterable[Case]) -> str:
     """The lines of measured.jsonl: traits that are empty are left out; so is how many runs there were, where all stand.
     """
     rows = (
-        {name: value for name, value in case._asdict().items() if name != "runs" or value > len(case.ratios)}
-        | {"traits": {name: word for name, word in case.traits._asdict().items() if word}}
+        {name: value for name, value in asdict(case).items() if name != "runs" or value > len(case.ratios)}
+        | {"traits": {name: word for name, word in asdict(case.traits).items() if word}}
         for case in cases
     )
     return "".join(f"{json.dumps(row)}\n" for row in rows)

@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from truth.calibrate import cases_of, counted
 from truth.score import PUBLISHED_FILES, score_file
 from vramcast.estimate.interval import Case, Purpose, ratio_bounds
@@ -37,7 +39,7 @@ def held(cases: Sequence[Case], *, seen: bool) -> list[Held]:
         ]
         for index, ratio in enumerate(own.ratios):
             rest = own.ratios[:index] + own.ratios[index + 1 :]
-            low, high = ratio_bounds(own.traits, [*others, own._replace(ratios=rest)] if seen and rest else others)
+            low, high = ratio_bounds(own.traits, [*others, replace(own, ratios=rest)] if seen and rest else others)
             found.append(Held(own.harness, own.purpose, low <= ratio <= high, high - low))
     return found
 

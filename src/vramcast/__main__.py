@@ -1,5 +1,5 @@
 """`python -m vramcast`."""
 
-from vramcast.cli.main import main
+from vramcast.cli.main import process
 
-main()
+process()

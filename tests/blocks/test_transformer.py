@@ -63,7 +63,7 @@ def test_backward_frees_what_forward_left(
     hidden = 4096 if layer is LLAMA else 768 if layer is BERT else 512
     sizes = Sizes(batch=batch, seq_len=seq_len, hidden=hidden, numerics=numerics, attention=kernel, frozen=frozen)
     if layer is MIXTRAL:
-        sizes = sizes._replace(dispatch=dispatch, every_expert=every_expert)
+        sizes = replace(sizes, dispatch=dispatch, every_expert=every_expert)
     graph = decoder_layer(layer, sizes)
     if recompute:
         graph.checkpoint(0, outputs_alive=True)

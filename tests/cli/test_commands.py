@@ -58,14 +58,14 @@ HEAVY: Final = {
 
 
 @pytest.mark.parametrize(("question", "most"), [
-    ("train llama-3.1-8b --gpus 8xh100-sxm-80gb", 145), ("serve qwen3-32b --gpus 2xh100-sxm-80gb", 128),
-    ("oom -", 68), ("models", 40), ("--help", 8),
+    ("train llama-3.1-8b --gpus 8xh100-sxm-80gb", 146), ("serve qwen3-32b --gpus 2xh100-sxm-80gb", 129),
+    ("oom -", 69), ("models", 41), ("--help", 9),
 ])
 def test_a_question_imports_nothing_heavy_and_little(question: str, most: int) -> None:
     code = (
-        "import sys; sys.argv = ['vramcast', *sys.argv[1:]]; import runpy, io, contextlib\n"
+        "import sys; sys.argv = ['vramcast', *sys.argv[1:]]; import vramcast.cli, io, contextlib\n"
         "try:\n"
-        "    with contextlib.redirect_stdout(io.StringIO()): runpy.run_module('vramcast', run_name='__main__')\n"
+        "    with contextlib.redirect_stdout(io.StringIO()): from vramcast.cli.main import main; main()\n"
         "except SystemExit: pass\n"
         "print(*sys.modules)"
     )

@@ -11,7 +11,8 @@ from vramcast.api import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
-from vramcast.estimate.timeline import record, simulate
+from vramcast.estimate.recorded import record
+from vramcast.estimate.timeline import simulate
 from vramcast.estimate.training import recorded
 
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.booleans()), max_size=4)

@@ -63,7 +63,7 @@ class Run(Process):
         recorded = super().dump(first)
         trace = recorded.devices[0].trace
         trace.times_us = array("q", [START_US + time for time in trace.times_us])
-        spans = (span._replace(start_us=START_US + span.start_us, end_us=START_US + span.end_us)
+        spans = (replace(span, start_us=START_US + span.start_us, end_us=START_US + span.end_us)
                  for span in recorded.annotations)
         return replace(recorded, annotations=tuple(spans))
 

@@ -1,6 +1,8 @@
 """States and step temporaries against published numbers and properties."""
 
+
 import pytest
+from msgspec.structs import replace
 
 from vramcast.domain.program import extent, live_at_end
 from vramcast.errors import InvalidSpec, UnknownName
@@ -34,7 +36,7 @@ EMBEDDING = Weight("embedding", "embedding.tokens", (32_000, 4096), kind="embedd
 
 
 def test_a_trainers_8_bit_states_of_embeddings_have_32_bits() -> None:
-    rule = optimizer("adamw-8bit")._replace(wide_embeddings=True)
+    rule = replace(optimizer("adamw-8bit"), wide_embeddings=True)
     assert rule.state_bytes((4096, 4096)) == optimizer("adamw-8bit").state_bytes((4096, 4096))
     held = sum(state.num_bytes for state in rule.state_tensors(EMBEDDING.shape, width=2, kind="embedding"))
     assert held == 8 * EMBEDDING.elements

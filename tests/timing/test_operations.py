@@ -1,6 +1,8 @@
 """Steps from operators: rates of the card, the host that starts them, what it waits for."""
 
+
 import pytest
+from msgspec.structs import replace
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.timing.roofline import Operation, step_of
@@ -13,6 +15,6 @@ LARGE = Operation("product", "forward", "mlp", "bf16", flops=1e13, num_bytes=1e9
 
 
 def test_the_host_runs_ahead_of_large_kernels_unless_it_reads_a_result() -> None:
-    ahead, held = (step_of([LARGE, *between, *[SMALL] * 100], CARD) for between in ([], [SMALL._replace(kind="wait")]))
+    ahead, held = (step_of([LARGE, *between, *[SMALL] * 100], CARD) for between in ([], [replace(SMALL, kind="wait")]))
     assert ahead is not None and "launch" in ahead.seconds and ahead.seconds["launch"] == pytest.approx(0.0)
     assert held is not None and held.seconds["launch"] == pytest.approx(100 * (LAUNCH - KERNEL_S), rel=0.02)

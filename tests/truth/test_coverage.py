@@ -1,10 +1,13 @@
 """That nine intervals of ten hold what was measured, of harnesses that were measured and of those that were not."""
 
+
 from statistics import median
 
 import pytest
+from msgspec.structs import replace
 
 from truth.coverage import coverage, held
+from vramcast.estimate import interval
 from vramcast.estimate.interval import FAR, Case, Traits, likeness, likest_runs, measured_cases, ratio_bounds
 
 LEAST, MOST = 0.85, 0.95
@@ -32,7 +35,7 @@ def test_a_job_like_measured_ones_has_their_misses_and_one_unlike_all_has_everyo
     loose = Case("training", "loose", far, (0.5, 1.0, 2.0) * 3, 9)
     low, high = ratio_bounds(near, [exact, loose])
     assert (low, high) == (0.99, 1.01)
-    wild = loose._replace(ratios=(0.01, 1.0, 30.0) * 3)
+    wild = replace(loose, ratios=(0.01, 1.0, 30.0) * 3)
     assert ratio_bounds(far, [wild]) == (0.5, 2.0)  # no more than a factor of two
     unlike = Traits("torchtune", "titan", adapters="adapters", experts="experts", gpu="h100", precision="bf16")
     assert ratio_bounds(unlike, [exact, loose]) == (0.5, 2.0)
@@ -45,16 +48,18 @@ def test_an_answer_rests_on_the_likest_runs_of_its_interval(monkeypatch: pytest.
     other = Case("training", "other", Traits("unsloth", "eager", gpu="t4"), (1.0,), 1)
     for cases, said in (([own, other], (30, 30, 0.2)), ([other], (1, 0, 0.0))):
         monkeypatch.setattr("vramcast.estimate.interval.measured_cases", lambda cases=cases: cases)
+        interval.weighted_for.cache_clear()
         likest_runs.cache_clear()
         found = likest_runs(asked)
         assert found is not None
         assert (found.runs, found.own_engine, found.median_miss) == (*said[:2], pytest.approx(said[2]))
         assert likest_runs(asked, "serving") is None
+    interval.weighted_for.cache_clear()
     likest_runs.cache_clear()
 
 
 def test_likeness_falls_with_every_trait_that_differs() -> None:
     one = Traits("pytorch", "eager")
-    other, third = one._replace(packed="packed"), one._replace(packed="packed", experts="experts")
+    other, third = replace(one, packed="packed"), replace(one, packed="packed", experts="experts")
     assert likeness(one, one) == 1.0 > likeness(one, other) > likeness(one, third) > 0.0
     assert likeness(one, third) == pytest.approx(likeness(one, other) ** 2) and FAR > 0

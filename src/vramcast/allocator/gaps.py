@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.allocator.settings import (
     LARGE_SEGMENT_BYTES,
@@ -44,7 +46,7 @@ def repeat(rounds: int, body: int) -> int:
     return REPEAT | rounds << BODY_BITS | body
 
 
-class Run(NamedTuple):
+class Run(Struct, frozen=True):
     """A run of one process."""
 
     requests: Sequence[Request]

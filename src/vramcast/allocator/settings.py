@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from msgspec import Struct
 
@@ -308,7 +308,7 @@ def _backend(key: str, value: str) -> str:
     return value
 
 
-class Option(NamedTuple):
+class Option(Struct, frozen=True):
     """One key of the variable."""
 
     read: Callable[[str, str], Any]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast import formats, question
@@ -42,7 +43,7 @@ ANY_CARD: Final = "mi300x"
 NotedT = TypeVar("NotedT", bound="Answer | PlanAnswer")
 
 
-class Asked(NamedTuple):
+class Asked(Struct, frozen=True):
     """A question, whatever way its parts were given."""
 
     options: dict[str, Any]  # all of them; what says how files are read is done with

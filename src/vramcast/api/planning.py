@@ -64,7 +64,7 @@ def planned_training(
         planned = _searched(asked, progress)
     planned = _with_command(planned, merged | {"model": given.model})
     own = _own_plan(options, planned.answer) if goal is None else ()
-    noted = given._replace(assumptions=(*given.assumptions, *own)).noted(planned.answer)
+    noted = replace(given, assumptions=(*given.assumptions, *own)).noted(planned.answer)
     return planned._replace(answer=noted)
 
 

@@ -10,6 +10,8 @@ transformers models/deepseek_v3/modeling_deepseek_v3.py `DeepseekV3Attention.for
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from vramcast.blocks import parts
 from vramcast.blocks.parts import adapter_of, project
 from vramcast.blocks.sizes import Sizes
@@ -117,7 +119,7 @@ def _norms(
 def _scores(spec: Attention, sizes: Sizes, *, heads: int, kv_heads: int, source: bool) -> Scores:
     biased = spec.position_bias != "none" or spec.relative_buckets > 0
     keys = sizes.source_len if source else (sizes.keys or sizes.seq_len)
-    return _sizes_of_scores(sizes, heads, spec.head_dim, spec.v_head_dim or spec.head_dim)._replace(
+    return replace(_sizes_of_scores(sizes, heads, spec.head_dim, spec.v_head_dim or spec.head_dim),
         keys=keys, kv_heads=kv_heads, masked=sizes.masked or biased, additions=int(biased), sinks=spec.sinks,
         fp32_softmax=sizes.fp32_softmax and not spec.sinks, grouped=sizes.grouped and not sizes.masked,
     )

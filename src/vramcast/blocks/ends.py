@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks import parts
 from vramcast.blocks.parts import project
 from vramcast.blocks.sizes import Sizes
@@ -117,7 +119,7 @@ def logits(model: Model, sizes: Sizes, *, positions: int, upcasts: bool, clones:
     if final is not None:
         x = parts.norm(graph, "final_norm", x, kind=final, elements=elements, width=sizes.hidden, sizes=sizes)
     normed, rows = x, sizes.batch * positions
-    whole, shape = sizes._replace(stored="full"), (model.vocab, sizes.hidden)
+    whole, shape = replace(sizes, stored="full"), (model.vocab, sizes.hidden)
     if model.head is Head.MLM:
         x = _mlm(graph, x, model, sizes)
     out = project(graph, "head.output", x, tokens=rows, shape=shape, sizes=whole, bias=model.head_bias)
@@ -153,7 +155,7 @@ def _pooled_loss(graph: Graph, x: Value, model: Model, sizes: Sizes, *, learns: 
         pooled = graph.value("pooled", sizes.batch * sizes.hidden * sizes.numerics.compute)
         x = graph.call("select", [x], [pooled])
     if model.head is Head.CLASSIFIER and labels:
-        whole = sizes._replace(stored="full", adapter=None, trained=("head.classifier",) if learns else ())
+        whole = replace(sizes, stored="full", adapter=None, trained=("head.classifier",) if learns else ())
         x = project(graph, "head.classifier", x, tokens=rows, shape=(labels, sizes.hidden), sizes=whole, bias=True)
     return graph.call("loss", [x], [graph.value("loss", 4)], saved=[x])
 
@@ -177,7 +179,7 @@ def _language_loss(
         return linear_cross_entropy(graph, x, spec, loss.removeprefix(LINEAR))
     if loss == VALUE:
         return _scores(graph, x, model, sizes)
-    whole = sizes._replace(stored="full", trained=(*sizes.trained, "head.output") if learns else sizes.trained)
+    whole = replace(sizes, stored="full", trained=(*sizes.trained, "head.output") if learns else sizes.trained)
     shape = (vocab, sizes.hidden)
     logits = project(graph, "head.output", x, tokens=tokens, shape=shape, sizes=whole, bias=model.head_bias)
     if model.logits_softcap:

@@ -123,7 +123,7 @@ def routed_experts(
     sorted_rows = graph.value("moe.sorted", rows * width)
     permutation = graph.value("moe.permutation", rows * INT64, gradient_bytes=0)
     states = graph.call("index", [states], [sorted_rows], extra=[permutation])
-    local = sizes._replace(tp=1) if dispatch.row_ranks > 1 or dispatch.ranks > 1 else sizes
+    local = replace(sizes, tp=1) if dispatch.row_ranks > 1 or dispatch.ranks > 1 else sizes
     out = mlp_block(
         graph, states, spec=spec.expert, sizes=local, tokens=rows, owner="moe.experts",
         copies=spec.num_experts // dispatch.ranks,

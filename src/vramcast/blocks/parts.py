@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks.parameters.targets import JOINED, has, matrices, parts_of
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Layer, Norm
@@ -151,7 +153,7 @@ def project(
     target = Target(path, tokens, out_features, in_features, y.num_bytes // (tokens * out_features), copies)
     if packed:
         storage = QUANTISED[sizes.stored]
-        target = target._replace(packed=storage.follows_input, cloned=storage.cloned)
+        target = replace(target, packed=storage.follows_input, cloned=storage.cloned)
     y.gradient_bytes = y.num_bytes
     return ADAPTERS[adapter.method].forward(graph, x, y, target, adapter)
 
@@ -164,12 +166,12 @@ def adapter_of(sizes: Sizes, path: str) -> Adapter | None:
     """
     adapter = sizes.adapter
     if adapter is not None and path.startswith(EXPERTS) and (rank := adapter.option("expert_rank")):
-        adapter = adapter._replace(rank=round(rank), dropout=0.0)
+        adapter = replace(adapter, rank=round(rank), dropout=0.0)
     if adapter is None or path in adapter.targets:
         return adapter
     parts = JOINED.get(path, ())
     if adapter.stacked and path.startswith(EXPERTS) and parts and all(part in adapter.targets for part in parts):
-        return adapter._replace(rank=adapter.rank * len(parts))
+        return replace(adapter, rank=adapter.rank * len(parts))
     return None
 
 

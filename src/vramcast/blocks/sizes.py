@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -30,7 +30,7 @@ class Dispatch(Struct, frozen=True):
     fp32_gate: bool = False  # the gate reads an fp32 copy of the states
 
 
-class Sizes(NamedTuple):
+class Sizes(Struct, frozen=True):
     """One rank's share of a micro-batch, and how its operators are implemented."""
 
     batch: int  # samples

@@ -12,6 +12,8 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks import parts
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Norm, Stack, VisionEmbedding
@@ -135,7 +137,7 @@ def exit_of(stack: Stack, sizes: Sizes, *, learns: bool) -> Graph:
     if stack.final_norm is not None:
         x = parts.norm(graph, "final_norm", x, kind=stack.final_norm, elements=sizes.tokens * sizes.hidden,
                        width=sizes.hidden, sizes=sizes)
-    own = sizes._replace(frozen=not learns, trained=(), stored="full", adapter=None)
+    own = replace(sizes, frozen=not learns, trained=(), stored="full", adapter=None)
     inner = len({one.path.split(".")[1] for one in stack.extra if one.path.startswith("deepstack.")})
     small = sum(
         one.elements for one in stack.extra

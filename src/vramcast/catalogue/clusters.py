@@ -21,12 +21,13 @@ from vramcast.catalogue.gpu_texts import parse_gpus
 from vramcast.domain.device import Cluster, Price, Tariff
 from vramcast.domain.model import Noun
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, VramcastError
+from vramcast.lazy import lazy_pattern
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:
     from vramcast.catalogue.prices import Prices
 
-MACHINES: Final = re.compile(r"(\d{1,7})(?:\s*[x*×]\s*|\s+)(.+)", re.IGNORECASE)
+MACHINES: Final = lazy_pattern(r"(\d{1,7})(?:\s*[x*×]\s*|\s+)(.+)", re.IGNORECASE)
 """A number of machines and what they are."""
 
 CURRENCIES: Final = frozenset(filter(None, re.split(r"\s+", """
@@ -39,7 +40,7 @@ CURRENCIES: Final = frozenset(filter(None, re.split(r"\s+", """
 """)))
 """Currencies of ISO 4217."""
 
-RENTED: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*)?([a-z]+):", re.IGNORECASE)
+RENTED: Final = lazy_pattern(r"(?:\d{1,7}\s*[x*×]\s*)?([a-z]+):", re.IGNORECASE)
 """A machine with its provider."""
 
 COUNTS: Final = r"(?:\d{1,7}\s*[x*×]\s*){1,2}"

@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from vramcast.catalogue.contexts import context_bytes, nccl_bytes
 from vramcast.catalogue.gpus import NODE_CARDS, NODE_CARDS_BY_GPU, derived_visible_bytes, found_gpu, is_name
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, VramcastError, joined
+from vramcast.lazy import lazy_pattern
 from vramcast.units import GB, GIB, MIB, format_bytes
 
 LONGEST: Final = 2000
@@ -41,7 +42,7 @@ MOST_KINDS: Final = 16
 
 # what is rarely looked for is compiled when it is: ten patterns take as long as the cards themselves
 TIMES: Final = r"\s*[x*×]\s*"
-LEADING: Final = re.compile(rf"(?:(\d+)\s*(?:nodes?|台)?{TIMES})?(?:(\d+){TIMES})?(\w.*)", re.IGNORECASE)
+LEADING: Final = lazy_pattern(rf"(?:(\d+)\s*(?:nodes?|台)?{TIMES})?(?:(\d+){TIMES})?(\w.*)", re.IGNORECASE)
 SPACED: Final = r"(\d{1,3})\s*(?:张|块|卡|个|gpus?\b|cards?\b|\s)\s*(\w.*)"
 TRAILING: Final = r"(.*\S)\s*(?:[x*×]\s*(\d{1,4})|:(\d{1,4})|[(]\s*x?\s*(\d{1,4})\s*[)])"
 WORDS: Final = {
@@ -62,25 +63,25 @@ MACHINES: Final = (
     r"\s*,?\s*(?:of\s+)?(\S.*?)(?:\s+(?:each|per node|gpus?|cards?))*"
 )
 """Machines, cards of each, card."""
-RENTER: Final = re.compile(r"^(?:google\s+)?(?:colab|kaggle)(?:\s+pro\b\+?)?\s+(?=\S)", re.IGNORECASE)
+RENTER: Final = lazy_pattern(r"^(?:google\s+)?(?:colab|kaggle)(?:\s+pro\b\+?)?\s+(?=\S)", re.IGNORECASE)
 """Whose notebooks run on one machine with the card named behind."""
 SLICE: Final = r"(?:tpu[\s-]*)?(v\d[ep]|v7x?)-(\d{1,4})"
 CORES: Final = {"v5p": 2}
 """What a TPU slice counts in its name where it is no chips: cores, so many of a chip [Cloud TPU, "TPU v5p"]."""
-LISTED: Final = re.compile(r"gpu \d+:\s*(.+?)(?:\s*\(uuid:[^)]*\))?\s*", re.IGNORECASE)
+LISTED: Final = lazy_pattern(r"gpu \d+:\s*(.+?)(?:\s*\(uuid:[^)]*\))?\s*", re.IGNORECASE)
 """A line of `nvidia-smi -L`."""
 ELSEWHERE: Final = (
     r"hygon|\bdcu\b|\bk100|cambricon|\bmlu\d|kunlun|enflame|biren|metax|iluvatar|trainium|inferentia|\b(?:trn|inf)\d"
 )
 """Vendors of whose cards there is no row."""
-SIZE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(g|gb|gib|mib)(?:\s*(?:vram|gpu|card|显存))?", re.IGNORECASE)
+SIZE: Final = lazy_pattern(r"(\d{1,6}(?:\.\d{1,3})?)\s*(g|gb|gib|mib)(?:\s*(?:vram|gpu|card|显存))?", re.IGNORECASE)
 UNITS: Final = {"g": GB, "gb": GB, "gib": GIB, "mib": MIB}
 LEAST: Final = GIB // 2
 MOST: Final = 1024 * GB
 """Sizes that a card can have [bytes]."""
 
 
-class Cards(NamedTuple):
+class Cards(Struct, frozen=True):
     """Cards of one kind, as read."""
 
     gpu: Gpu
@@ -152,7 +153,7 @@ def _cards(text: str) -> Cards:
         except UnknownName as unknown:
             first = first or unknown  # of the surest reading
             continue
-        return found._replace(nodes=int(nodes or 1), number=None if count is None else int(count))
+        return replace(found, nodes=int(nodes or 1), number=None if count is None else int(count))
     if re.search(ELSEWHERE, text, re.IGNORECASE):
         raise Unsupported(
             "no public figures of {!r} were found, and no engine here is modelled on it; what an unknown NVIDIA card "
@@ -250,7 +251,7 @@ def _unequal(parts: tuple[Cards, ...]) -> Cluster:
         if part.nodes > 1:
             raise InvalidSpec("unequal cards are those of one machine; leave out the number of machines")
         before = kinds.get(part.gpu.name)
-        kinds[part.gpu.name] = part._replace(number=(part.number or 1) + (before.number or 0 if before else 0))
+        kinds[part.gpu.name] = replace(part, number=(part.number or 1) + (before.number or 0 if before else 0))
     if len(kinds) == 1:
         return _cluster(next(iter(kinds.values())))
     gpus = [kind.gpu for kind in kinds.values()]
@@ -296,7 +297,7 @@ UNRATED: Final = dict.fromkeys(
 )
 """A slice shares its card's engines in time; how much it gets at once is not published."""
 
-PROFILE: Final = re.compile(
+PROFILE: Final = lazy_pattern(
     r"(.*?)[\s:_-]*(?:\bmig[\s_-]*)?([1-7])g\.(\d{1,3})gb(?:\+(?:me|gfx)(?:\.all)?)?", re.IGNORECASE
 )
 EIGHTHS: Final = 8
@@ -306,7 +307,7 @@ CAPABLE: Final = ("8.0", "9.0", "10.0", "10.3")
 """Compute capabilities of cards that can be divided, and of workstation cards the RTX PRO 6000."""
 
 
-VGPU: Final = re.compile(r"(.*?)[\s:_-]*\bvgpu-(\d{1,6})(mib|%)", re.IGNORECASE)
+VGPU: Final = lazy_pattern(r"(.*?)[\s:_-]*\bvgpu-(\d{1,6})(mib|%)", re.IGNORECASE)
 
 
 class Slice(Struct, frozen=True):

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from vramcast.errors import SourceError, UnknownName
 
 
@@ -25,14 +27,14 @@ class Index:
     @cached_property
     def aliases(self) -> dict[str, str]:
         """Every name and alias in lower case -> the entry's own name."""
-        found: dict[str, str] = json.loads((self.folder / "index.json").read_bytes())
+        found: dict[str, str] = msgspec.json.decode((self.folder / "index.json").read_bytes())
         return found
 
     @cached_property
     def summaries(self) -> dict[str, dict[str, Any]]:
         """Name -> what a list shows of the entry: counting the weights of all takes a third of a second."""
         lines = (self.folder / "summaries.jsonl").read_bytes().splitlines()
-        return {row["name"]: row for row in map(json.loads, lines)}
+        return {row["name"]: row for row in map(msgspec.json.decode, lines)}
 
     def names(self) -> tuple[str, ...]:
         """The names of all entries, sorted."""

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from vramcast.errors import Note, SourceError, VramcastError
+from vramcast.lazy import lazy_pattern
 
 LARGEST_FILE: Final = 16 << 20
 """A table of prices of every region has some 100,000 rows [bytes]."""
 
-DATE: Final = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
-NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
+DATE: Final = lazy_pattern(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
+NUMBER: Final = lazy_pattern(r"\d{1,15}(?:\.\d{1,15})?")
 
 
 class Row:
@@ -135,11 +136,11 @@ MOST_TOKENS: Final = 100_000
 LONGEST_NUMBER: Final = 64
 """Characters of a plain number or date; beyond them it is no value of anything."""
 
-TOML_TEXT: Final = re.compile(
+TOML_TEXT: Final = lazy_pattern(
     r'"""(?:[^\\]|\\.)*?"""|' r"'''.*?'''|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'|#[^\n]*", re.DOTALL
 )
-TOML_BETWEEN: Final = re.compile(r"[=,{}\[\]]|\n")
-NUMERIC: Final = re.compile(r"[-+0-9_:.eE]+")
+TOML_BETWEEN: Final = lazy_pattern(r"[=,{}\[\]]|\n")
+NUMERIC: Final = lazy_pattern(r"[-+0-9_:.eE]+")
 
 
 class NoDocument(VramcastError):

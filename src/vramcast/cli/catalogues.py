@@ -9,6 +9,7 @@ import click
 
 from vramcast import api, catalogue, report
 from vramcast.catalogue.index import find_models, summary
+from vramcast.cli.options import WithHelp, plain_option
 from vramcast.cli.shared import EXIT_DOES_NOT_FIT, json_option, language_option, with_cards_here
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.options import parse_count
@@ -21,11 +22,11 @@ INSTANCE_SORTS = ("price", "price-per-gpu", "memory", "gpus", "name")
 EXIT_NOT_UPDATED = 5
 
 
-@click.command("models")
+@click.command("models", cls=WithHelp)
 @click.argument("text", required=False, default="")
-@click.option("--fits", "--gpus", "gpus", metavar="GPUS", help="only those that these cards hold: 4090, 2x24gb, here")
-@click.option("--for", "purpose", default="serve", show_default=True, help="with --fits: serve or train")
-@click.option("--context", metavar="TOKENS", help="with --fits: tokens of a sequence; by default 8k, to train 2k")
+@plain_option("--fits", "--gpus", "gpus", metavar="GPUS", help="only those that these cards hold: 4090, 2x24gb, here")
+@plain_option("--for", "purpose", default="serve", show_default=True, help="with --fits: serve or train")
+@plain_option("--context", metavar="TOKENS", help="with --fits: tokens of a sequence; by default 8k, to train 2k")
 @json_option
 @language_option
 def models(
@@ -64,12 +65,12 @@ def models(
     return 0
 
 
-@click.command("gpus")
+@click.command("gpus", cls=WithHelp)
 @click.argument("names", nargs=-1)
-@click.option("--vendor", help="NVIDIA, AMD, Huawei, Intel ...")
-@click.option("--generation", "--arch", help="Hopper, Ada, CDNA3 ...")
-@click.option("--min-memory", metavar="GB", type=float, help="usable memory")
-@click.option(
+@plain_option("--vendor", help="NVIDIA, AMD, Huawei, Intel ...")
+@plain_option("--generation", "--arch", help="Hopper, Ada, CDNA3 ...")
+@plain_option("--min-memory", metavar="GB", type=float, help="usable memory")
+@plain_option(
     "--sort", type=click.Choice(GPU_SORTS), help="largest or fastest first; by default as the catalogue has them"
 )
 @json_option
@@ -110,18 +111,18 @@ def gpus(
     return 0
 
 
-@click.command("instances")
+@click.command("instances", cls=WithHelp)
 @click.argument("names", nargs=-1)
-@click.option("--provider", help="alibaba, pai, aws, azure, gcp, lambda, onprem")
-@click.option("--gpu", help="with this card")
-@click.option("--min-memory", metavar="GB", type=float, help="usable memory of all its cards together")
-@click.option("--max-price", metavar="PRICE", help="98.32usd per hour; machines in other currencies are left out")
-@click.option("--region", help="priced in this region")
-@click.option("--spot", is_flag=True, help="spot prices")
-@click.option("--currency", help="priced in this currency; none is converted")
-@click.option("--prices", help="a file of your own prices (CSV)")
-@click.option("--hardware", help="a file of your own clusters (TOML), listed with the others")
-@click.option("--sort", type=click.Choice(INSTANCE_SORTS), help="cheapest or largest first; else as listed")
+@plain_option("--provider", help="alibaba, pai, aws, azure, gcp, lambda, onprem")
+@plain_option("--gpu", help="with this card")
+@plain_option("--min-memory", metavar="GB", type=float, help="usable memory of all its cards together")
+@plain_option("--max-price", metavar="PRICE", help="98.32usd per hour; machines in other currencies are left out")
+@plain_option("--region", help="priced in this region")
+@plain_option("--spot", is_flag=True, help="spot prices")
+@plain_option("--currency", help="priced in this currency; none is converted")
+@plain_option("--prices", help="a file of your own prices (CSV)")
+@plain_option("--hardware", help="a file of your own clusters (TOML), listed with the others")
+@plain_option("--sort", type=click.Choice(INSTANCE_SORTS), help="cheapest or largest first; else as listed")
 @json_option
 @language_option
 def instances(
@@ -186,11 +187,11 @@ def prices() -> None:
 
 @prices.command("show")
 @click.argument("text", required=False, default="")
-@click.option("--region", help="of this region only")
-@click.option("--spot/--on-demand", default=None, help="of one tariff only")
-@click.option("--currency", help="in this currency only")
-@click.option("--older-than", type=click.IntRange(min=0), metavar="DAYS", help="only prices older than so many days")
-@click.option("--prices", "file", help="a file of your own prices instead of the known ones")
+@plain_option("--region", help="of this region only")
+@plain_option("--spot/--on-demand", default=None, help="of one tariff only")
+@plain_option("--currency", help="in this currency only")
+@plain_option("--older-than", type=click.IntRange(min=0), metavar="DAYS", help="only prices older than so many days")
+@plain_option("--prices", "file", help="a file of your own prices instead of the known ones")
 @json_option
 @language_option
 def show(
@@ -222,9 +223,9 @@ def show(
 
 
 @prices.command("update")
-@click.option("--provider", "providers", multiple=True, help="alibaba, aws, azure, gcp, lambda (repeatable); all")
-@click.option("--region", "regions", multiple=True, help="of this region only (repeatable)")
-@click.option(
+@plain_option("--provider", "providers", multiple=True, help="alibaba, aws, azure, gcp, lambda (repeatable); all")
+@plain_option("--region", "regions", multiple=True, help="of this region only (repeatable)")
+@plain_option(
     "--mirror", "mirrors", multiple=True, metavar="PROVIDER=ADDRESS", help="another address of a source (repeatable)"
 )
 @json_option

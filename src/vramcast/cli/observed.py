@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from vramcast import api, emit, report, watch
+from vramcast.cli.options import WithHelp, plain_option
 from vramcast.cli.shared import (
     FILE,
     Reporting,
@@ -31,21 +32,21 @@ EXIT_NOTHING_FOUND = 1
 UNCALIBRATED = {name: option for name, option in OPTIONS.items() if name != "calibration"}
 
 
-@click.command("replay")
+@click.command("replay", cls=WithHelp)
 @click.argument("snapshot", type=FILE)
-@click.option("--against", type=FILE, metavar="FILE", help="an earlier recording: what grew since, or between two runs")
-@click.option("--device", type=int, metavar="N", help="only this device; by default all that are in the recording")
-@click.option(
+@plain_option("--against", type=FILE, metavar="FILE", help="an earlier recording: what grew since, or between two runs")
+@plain_option("--device", type=int, metavar="N", help="only this device; by default all that are in the recording")
+@plain_option(
     "--alloc-conf", "confs", metavar="TEXT", multiple=True,
     help='replay under this PYTORCH_CUDA_ALLOC_CONF as well (repeatable): "max_split_size_mb:128"',
 )
-@click.option("--all-confs", is_flag=True, help="replay under every setting that usually helps; say which would")
-@click.option("--capacity", metavar="SIZE", help="what those replays may reserve: 24GiB; else what the recording says")
-@click.option("--leaks", is_flag=True, help="what grows step by step")
-@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="rows of each list")
-@click.option("--html", type=FILE, metavar="FILE", help="write everything as one page with a timeline to look into")
-@click.option("--perfetto", type=FILE, metavar="FILE", help="write the memory as counters for Perfetto and Chrome")
-@click.option("--write-snapshot", type=FILE, metavar="FILE", help="write it as a snapshot that torch's viewers open")
+@plain_option("--all-confs", is_flag=True, help="replay under every setting that usually helps; say which would")
+@plain_option("--capacity", metavar="SIZE", help="what those replays may reserve: 24GiB; else what the recording says")
+@plain_option("--leaks", is_flag=True, help="what grows step by step")
+@plain_option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="rows of each list")
+@plain_option("--html", type=FILE, metavar="FILE", help="write everything as one page with a timeline to look into")
+@plain_option("--perfetto", type=FILE, metavar="FILE", help="write the memory as counters for Perfetto and Chrome")
+@plain_option("--write-snapshot", type=FILE, metavar="FILE", help="write it as a snapshot that torch's viewers open")
 @report_option
 @json_option
 @language_option
@@ -99,17 +100,17 @@ def _text_or_path(given: str) -> str | Path:
     return Path(given) if named else given
 
 
-@click.command("oom")
+@click.command("oom", cls=WithHelp)
 @click.argument("text", metavar="[FILE|TEXT|-]", required=False, type=_text_or_path)
-@click.option(
+@plain_option(
     "--file", "job_file", type=click.Path(path_type=Path),
     help="the job that failed, a job file of train or serve: what it needs, and what every technique saves of it",
 )
-@click.option(
+@plain_option(
     "--snapshot", type=click.Path(path_type=Path),
     help="a torch.cuda.memory snapshot of the process that failed: allocator settings proved by replay",
 )
-@click.option("--checks", is_flag=True, help="all stability and compatibility checks, computed for the job where given")
+@plain_option("--checks", is_flag=True, help="all stability and compatibility checks, computed for the job where given")
 @report_option
 @json_option
 @language_option
@@ -153,16 +154,16 @@ def oom(
     return 0 if told else EXIT_NOTHING_FOUND
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=WithHelp)
 @click.argument("recordings", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--model", metavar="MODEL", help="that was trained: a name, path or hub id as in `vramcast train`")
-@click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="that it ran on: 8xh100-sxm-80gb, t4")
-@click.option(
+@plain_option("--model", metavar="MODEL", help="that was trained: a name, path or hub id as in `vramcast train`")
+@plain_option("--gpus", metavar="[NODESx]COUNTxGPU", help="that it ran on: 8xh100-sxm-80gb, t4")
+@plain_option(
     "--file", "job_file", type=click.Path(path_type=Path),
     help="a job file of `train`, or of `serve`; options win over it",
 )
 @question_options(UNCALIBRATED)
-@click.option(
+@plain_option(
     "--save", type=click.Path(path_type=Path), metavar="FILE",
     help="write what `vramcast train --calibration` reads",
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vramcast import formats, question, report
+from vramcast.cli.options import PlainOption, WithHelp
 from vramcast.cli.shared import Command, gpus_option, json_option, language_option, model_argument, question_options
 from vramcast.question.option import SUBJECTS
 from vramcast.report.messages import words_here
@@ -24,7 +25,7 @@ USUAL: Final = (
 )
 """Options that most questions need; of the others what has no subject stands last."""
 
-class QuestionCommand(click.Command):
+class QuestionCommand(WithHelp):
     """A command whose options may be written as other tools write them: --per_device_train_batch_size, -tp.
 
     What click does not know and a tool does goes with its value to the command's keywords, by that name.
@@ -32,7 +33,7 @@ class QuestionCommand(click.Command):
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.params.append(click.Option(
+        self.params.append(PlainOption(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_all_help,
             help="Every option, by subject.",
         ))

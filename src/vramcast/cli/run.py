@@ -8,21 +8,24 @@ from pathlib import Path
 
 import click
 
+from vramcast.cli.options import WithHelp, plain_option
 from vramcast.cli.shared import FILE, file_option, language_option
 from vramcast.errors import VramcastError
 from vramcast.report.messages import words_here
 from vramcast.watch import guard
 
 
-@click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.command(
+    "run", cls=WithHelp, context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
 @click.argument("words", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
 @file_option
-@click.option("--gpus", default="", metavar="[COUNTx]GPU", help="judge for these cards instead of those here")
-@click.option("--fix", is_flag=True, help="where it does not fit, start it with the least change that does")
-@click.option("--anyway", is_flag=True, help="start what does not fit, too")
-@click.option("--check", is_flag=True, help="only judge: exit code 0, or 125 where it would be refused")
-@click.option("--record", type=FILE, metavar="FILE", help="append readings of the cards to this SQLite file")
-@click.option("--learn", type=FILE, metavar="FILE", help="a calibration: used where it is there, written by this run")
+@plain_option("--gpus", default="", metavar="[COUNTx]GPU", help="judge for these cards instead of those here")
+@plain_option("--fix", is_flag=True, help="where it does not fit, start it with the least change that does")
+@plain_option("--anyway", is_flag=True, help="start what does not fit, too")
+@plain_option("--check", is_flag=True, help="only judge: exit code 0, or 125 where it would be refused")
+@plain_option("--record", type=FILE, metavar="FILE", help="append readings of the cards to this SQLite file")
+@plain_option("--learn", type=FILE, metavar="FILE", help="a calibration: used where it is there, written by this run")
 @language_option
 def command(
     words: tuple[str, ...], job_file: Path | None, gpus: str, fix: bool, anyway: bool, check: bool,

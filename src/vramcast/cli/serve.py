@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from vramcast import api, question, report
+from vramcast.cli.options import plain_option
 from vramcast.cli.question_command import asking
 from vramcast.cli.shared import (
     FILE,
@@ -28,11 +29,11 @@ from vramcast.errors import InvalidSpec
 from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.report.messages import words_here
 
-RECONCILE: Final = click.option(
+RECONCILE: Final = plain_option(
     "--reconcile", "log", type=FILE,
     help="a start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp: measured beside predicted, entry by entry",
 )
-SAVE: Final = click.option("--save-calibration", type=FILE, help="with --reconcile: write what --calibration reads")
+SAVE: Final = plain_option("--save-calibration", type=FILE, help="with --reconcile: write what --calibration reads")
 
 
 @asking(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,9 @@ import click
 from msgspec import Struct
 
 from vramcast import api, catalogue, formats, question, report, sources
+from vramcast.cli.options import plain_option
 from vramcast.errors import InvalidSpec
+from vramcast.lazy import lazy_pattern
 from vramcast.question.option import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, words_here
 
@@ -31,7 +32,7 @@ Command = Callable[..., Any]
 FILE: Final = click.Path(path_type=Path)
 EVERY_S: Final = 0.2
 """How often the line about a search is written anew."""
-COUNTS: Final = re.compile(r"^(\d+x)+")
+COUNTS: Final = lazy_pattern(r"^(\d+x)+")
 """Before a card's name: 8x, 4x8x."""
 HERE: Final = "here"
 """In place of cards: those of this machine."""
@@ -42,7 +43,7 @@ PROMPT_LINES: Final = 2
 
 def language_option(command: Command) -> Command:
     """`--lang`, by default that of the locale."""
-    return click.option("--lang", type=click.Choice(LANGUAGES), help="language; by default that of the locale")(command)
+    return plain_option("--lang", type=click.Choice(LANGUAGES), help="language; by default that of the locale")(command)
 
 
 def model_argument(command: Command) -> Command:
@@ -66,41 +67,41 @@ def gpus_option(examples: str) -> Callable[[Command], Command]:
         return [begun.removesuffix(name) + one for one in known]
 
     metavar = "[NODESx]COUNTxGPU|[COUNTx]INSTANCE"
-    return click.option("--gpus", metavar=metavar, shell_complete=complete, help=examples)
+    return plain_option("--gpus", metavar=metavar, shell_complete=complete, help=examples)
 
 
 def json_option(command: Command) -> Command:
     """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="the same answer as JSON")(command)
+    return plain_option("--json", "as_json", is_flag=True, help="the same answer as JSON")(command)
 
 
 def file_option(command: Command) -> Command:
     """`--file`."""
-    return click.option("--file", "job_file", type=FILE, help="a job file (TOML or YAML); options win over it")(command)
+    return plain_option("--file", "job_file", type=FILE, help="a job file (TOML or YAML); options win over it")(command)
 
 
 def picture_option(command: Command) -> Command:
     """`--picture`."""
     text = "write cost against speed as a picture: FILE.svg or FILE.html"
-    return click.option("--picture", type=FILE, help=text)(command)
+    return plain_option("--picture", type=FILE, help=text)(command)
 
 
 def answer_options(command: Command) -> Command:
     """`--file`, `--save`, `--all-ranks` and `--explain` of what answers to one plan."""
     text = "formula with the numbers put in, basis and source of every entry"
-    command = click.option("--explain", is_flag=True, help=text)(command)
-    command = click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")(command)
-    return file_option(click.option("--save", type=FILE, help="write the question as a job file")(command))
+    command = plain_option("--explain", is_flag=True, help=text)(command)
+    command = plain_option("--all-ranks", is_flag=True, help="the ledger of every rank role")(command)
+    return file_option(plain_option("--save", type=FILE, help="write the question as a job file")(command))
 
 
 def write_options(command: Command) -> Command:
     """`--write`, `--format` and `--force`: the plan as files of the tools that run it."""
-    command = click.option("--force", is_flag=True, help="with --write: overwrite files that are there")(command)
-    command = click.option(
+    command = plain_option("--force", is_flag=True, help="with --write: overwrite files that are there")(command)
+    command = plain_option(
         "--format", "formats", metavar="NAME", multiple=True,
         help="with --write: only this format (repeatable): deepspeed, accelerate, pai-dlc ...; see docs/formats.md",
     )(command)
-    return click.option(
+    return plain_option(
         "--write", "directory", type=FILE, metavar="DIR",
         help="write ready-to-run configuration files into a folder",
     )(command)
@@ -109,12 +110,12 @@ def write_options(command: Command) -> Command:
 def fix_option(command: Command) -> Command:
     """`--fix`."""
     text = "write copies of the files of --from with the first change that makes it fit (--force overwrites them)"
-    return click.option("--fix", is_flag=True, help=text)(command)
+    return plain_option("--fix", is_flag=True, help=text)(command)
 
 
 def report_option(command: Command) -> Command:
     """`--report`."""
-    return click.option(
+    return plain_option(
         "--report", "report_file", type=FILE, metavar="FILE",
         help="write the whole answer as one file to keep or send: FILE.html or FILE.md",
     )(command)
@@ -190,8 +191,8 @@ class Writing(Struct, frozen=True):
 
 def script_options(command: Command) -> Command:
     """`--write` and `--force`: the question as the script that starts its training."""
-    command = click.option("--force", is_flag=True, help="with --write: overwrite a script that is there")(command)
-    return click.option(
+    command = plain_option("--force", is_flag=True, help="with --write: overwrite a script that is there")(command)
+    return plain_option(
         "--write", "directory", type=FILE, metavar="DIR",
         help="write run.sh, the framework's own command, into a folder (verl, OpenRLHF, slime)",
     )(command)
@@ -267,12 +268,12 @@ def which_cards(
 
 def _click_option(name: str, option: Option) -> Callable[[Command], Command]:
     if option.kind is Kind.FLAG:
-        return click.option(f"--{name}/--no-{name}", default=None, help=option.help)
+        return plain_option(f"--{name}/--no-{name}", default=None, help=option.help)
     multiple = option.kind is Kind.NAMES
     most = option.choices[:MOST_CHOICES] + (("...",) if len(option.choices) > MOST_CHOICES else ())
     metavar = f"[{'|'.join(most)}]" if most else option.kind.upper()
     names = (f"--{name}", *(f"--{other}" for other in option.also), name.replace("-", "_"))
-    return click.option(*names, metavar=metavar, multiple=multiple, default=None, help=option.help)
+    return plain_option(*names, metavar=metavar, multiple=multiple, default=None, help=option.help)
 
 
 MOST_CHOICES: Final = 12

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from vramcast import api, emit, estimate, question
+from vramcast.cli.options import plain_option
 from vramcast.cli.question_command import asking
 from vramcast.cli.shared import (
     FILE,
@@ -27,7 +28,7 @@ from vramcast.domain.job import Job
 from vramcast.question.options import OPTIONS
 from vramcast.report.messages import words_here
 
-SNAPSHOT: Final = click.option(
+SNAPSHOT: Final = plain_option(
     "--snapshot", type=FILE, metavar="FILE",
     help="write the run of the fullest rank as a memory snapshot, which memory_viz and `vramcast replay` open",
 )

@@ -10,13 +10,13 @@ that of the autograd engine's thread.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from vramcast.domain.job import Job
 from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor
 from vramcast.errors import Note
+from vramcast.lazy import lazy_pattern
 from vramcast.units import KIB, MIB
 
 Version = tuple[int, ...]
@@ -47,7 +47,7 @@ LT_MAY_SHARE_SINCE: Final[Version] = (2, 8)
 """Since then TORCH_CUBLASLT_UNIFIED_WORKSPACE=1 does the same [pytorch pull request 151163]."""
 
 NEWEST: Final[Version] = (999,)
-_SIZES: Final = re.compile(r":([0-9]+):([0-9]+)")  # KiB, count
+_SIZES: Final = lazy_pattern(r":([0-9]+):([0-9]+)")  # KiB, count
 
 
 def workspace_bytes(

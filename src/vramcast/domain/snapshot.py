@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -96,7 +96,7 @@ class Trace(Struct, kw_only=True):
         return len(self.actions)
 
 
-class Frame(NamedTuple):
+class Frame(Struct, frozen=True):
     """One line of a stack."""
 
     name: str
@@ -104,7 +104,7 @@ class Frame(NamedTuple):
     line: int
 
 
-class Annotation(NamedTuple):
+class Annotation(Struct, frozen=True):
     """A named span that a program or torch itself marked (`record_function`, optimizer steps)."""
 
     name: str

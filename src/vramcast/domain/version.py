@@ -6,13 +6,14 @@ import re
 from typing import Final
 
 from vramcast.errors import InvalidSpec, Note
+from vramcast.lazy import lazy_pattern
 
 Version = tuple[int, ...]
 
 LAST: Final = 1 << 30
 """Stands for the number of the last release of a series; none that is written is as large."""
 
-WRITTEN: Final = re.compile(
+WRITTEN: Final = lazy_pattern(
     r"[vb]?(\d{1,8}(?:[.-]\d{1,8}){0,3})(?:[.-]?(?:rc|a|b|alpha|beta|post|dev)\d*(?:\.\w+)*)*(?:\+[\w.]*)?", re.ASCII
 )
 """A release, a build or a date, with what makes it a candidate or a local build behind it."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase, Precision, RankProgram, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
@@ -71,12 +73,12 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         )
     trainer = TRAINERS[name]
     recipe = recipe_of(job, loss="huggingface_shifted" if name == "sft" else "eager")
-    sizes = recipe.sizes._replace(
-        batch=job.workload.micro_batch * trainer.answers, numerics=Numerics(HALF, HALF, HALF, HALF)
+    sizes = replace(
+        recipe.sizes, batch=job.workload.micro_batch * trainer.answers, numerics=Numerics(HALF, HALF, HALF, HALF)
     )
     if sizes.adapter is not None:
-        sizes = sizes._replace(adapter=sizes.adapter._replace(width=HALF, compute=HALF))
-    recipe = recipe._replace(sizes=sizes, kept_logits=trainer.kept_logits)
+        sizes = replace(sizes, adapter=replace(sizes.adapter, width=HALF, compute=HALF))
+    recipe = replace(recipe, sizes=sizes, kept_logits=trainer.kept_logits)
     return (one_role(job, _phases(job, recipe, trainer), *packing_sentences(job)),)
 
 
@@ -91,7 +93,7 @@ def _phases(job: Job, recipe: Recipe, trainer: Trainer) -> Mapping[Phase, Progra
     offloaded = job.plan.offload_optimizer != "none"
     load: list[Node] = [*weight_program(held)]
     if trainer.reference:
-        load += weight_program(weight._replace(owner=f"reference.{weight.owner}") for weight in held)
+        load += weight_program(replace(weight, owner=f"reference.{weight.owner}") for weight in held)
     states: list[Node] = []
     if not offloaded:
         load.append(Alloc(_tensor("fp32 weights", partition * FP32, Category.OPTIMIZER)))

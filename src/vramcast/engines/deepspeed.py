@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import ANSWERS, Job, Precision, RankProgram, Shards
 from vramcast.domain.version import Version
@@ -57,18 +59,18 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=autocast, causal=causal)
     loss = distilled_loss(job) if distils(job) else loss
     recipe = with_its_kernels(recipe_of(job, loss=loss, autocast=autocast), job)
-    recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None, outputs_fp32=in_one(job))
+    recipe = replace(recipe, returns_fp32=causal.returns_fp32 and loss is not None, outputs_fp32=in_one(job))
     if in_variables(job):
-        recipe = recipe._replace(kept_logits=2 * recipe.sizes.numerics.compute)
+        recipe = replace(recipe, kept_logits=2 * recipe.sizes.numerics.compute)
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
     _check_masters(job)
     # DeepSpeed casts the whole model, adapters too, and runs it without autocast
     adapter = recipe.sizes.adapter
-    sizes = recipe.sizes._replace(
-        numerics=Numerics(width, width, width, width),
-        adapter=None if adapter is None else adapter._replace(width=width, compute=width),
+    sizes = replace(
+        recipe.sizes, numerics=Numerics(width, width, width, width),
+        adapter=None if adapter is None else replace(adapter, width=width, compute=width),
     )
-    recipe = recipe._replace(sizes=sizes)
+    recipe = replace(recipe, sizes=sizes)
     if writes(job):
         phases, together = answered_phases(job, of_answers(recipe, job), settings(job, width))
         return (one_role(job, phases, KEPT[job.plan.precision in PURE], *packing_sentences(job), together),)

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.diffusion import text
 from vramcast.blocks.diffusion.autoencoder_kl import encode
 from vramcast.blocks.diffusion.common import Step, adapted, adapts, network_of, weights_of
@@ -345,7 +347,7 @@ class _Run:
         update = () if fused else step_program(learned, self.rule, kernel=self.job.plan.optimizer_kernel or "foreach")
         if fused:
             largest = max(learned, key=lambda weight: weight.elements)
-            update = step_program([largest._replace(repeats=1)], self.rule, kernel="loop")
+            update = step_program([replace(largest, repeats=1)], self.rule, kernel="loop")
         end = (*update, *(Free(tensor) for tensor in tape.kept))
         first = (*self._workspaces(), *self._buckets(learned), *nodes, *state_program(learned, self.rule), *end)
         return self._load(learned), first, (*nodes, *end)
@@ -392,7 +394,7 @@ class _Run:
         if not self.full and setting.trains != "embedding":  # a table of words is among its encoder's weights
             nodes += weight_program(learned)
         if setting.ema:
-            nodes += weight_program(weight._replace(owner=f"ema.{weight.owner}") for weight in learned)
+            nodes += weight_program(replace(weight, owner=f"ema.{weight.owner}") for weight in learned)
         return tuple(nodes)
 
     def caching(self) -> Program:

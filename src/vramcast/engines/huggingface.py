@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks.ends import LINEAR, VALUE
 from vramcast.domain.job import Job, Precision, RankProgram, Recompute
 from vramcast.domain.version import named
@@ -120,7 +122,7 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
         loss = VALUE
     converts = autocast and bool(job.engine_options.get("converts_outputs", True))
     recipe = recipe_of(job, loss=loss, outputs_fp32=converts or in_one(job), autocast=autocast, narrow=narrow)
-    return with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
+    return replace(with_its_kernels(recipe, job), returns_fp32=causal.returns_fp32 and loss is not None)
 
 
 def _loaded(job: Job) -> tuple[str, ...]:
@@ -149,16 +151,16 @@ def _sharded(job: Job, who: Sharder) -> RankProgram:
         packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
         held = who == "fsdp2" and found.accelerate < UPCASTS_LEARNING_SINCE and not packed
         frozen = held or loads_fp32(job)
-        sharding = plain._replace(
-            master=FP32 if upcasts else None, frozen_master=FP32 if frozen else None, compute=HALF
+        sharding = replace(
+            plain, master=FP32 if upcasts else None, frozen_master=FP32 if frozen else None, compute=HALF
         )
     older = who == "fsdp1" and found.transformers < CHECKPOINTS_INSIDE_SINCE
-    sharding = sharding._replace(
-        split_root=found.accelerate >= SPLITS_ROOT_SINCE,
+    sharding = replace(
+        sharding, split_root=found.accelerate >= SPLITS_ROOT_SINCE,
         hooks_hold=older and reentrant(job) and job.plan.recompute is Recompute.FULL,
     )
     recipe, stored = _stored(job, _recipe(job, narrow=mixed), who)
-    sharding = sharding._replace(loads_whole=loads_whole(job))
+    sharding = replace(sharding, loads_whole=loads_whole(job))
     said = (*_said_sharder(job, who), *stored, *packing_sentences(job), *_loaded(job))
     return sharded_role(job, recipe, sharding, *said, compared=rated(job, recipe))
 
@@ -173,7 +175,7 @@ def _stored(job: Job, recipe: Recipe, who: Sharder) -> tuple[Recipe, tuple[str, 
     if who == "fsdp1":
         raise Unsupported("FSDP1 flattens weights of one type, and packed ones are bytes; set bnb_4bit_quant_storage "
                           "to the type of the others, or --engine-option quant_storage=float")
-    return recipe._replace(packed_whole=True), (BYTES,)
+    return replace(recipe, packed_whole=True), (BYTES,)
 
 
 def _said_sharder(job: Job, who: Sharder) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def staged(job: Job, recipe: Recipe, stepping: Stepping) -> Iterator[tuple[RankP
         own = _part(recipe, card)
         returned = _returned(recipe) if card.first else ()
         through: Program = (*map(Alloc, returned), *map(Free, returned))
-        phases = dict(plain_phases(own, stepping._replace(between=stepping.between + through)))
+        phases = dict(plain_phases(own, replace(stepping, between=stepping.between + through)))
         phases[Phase.EVALUATION] += through
         yield RankProgram(role=f"GPU {index}", count=1, phases=phases), said
 
@@ -100,7 +100,7 @@ def _refuse(job: Job) -> None:
 def _stages(recipe: Recipe, cards: int, release: Version) -> tuple[Stage, ...]:
     """Layers of each card, as the base is loaded: adapters come later."""
     require_layers(recipe.model.num_layers, cards)
-    base = recipe._replace(sizes=recipe.sizes._replace(adapter=None), learning=(), virtual_elements=0)
+    base = replace(recipe, sizes=replace(recipe.sizes, adapter=None), learning=(), virtual_elements=0)
     found = ((weight.owner, weight.num_bytes, weight.repeats) for weight in weights(base))
     packed = base.sizes.stored in IN_MEMORY
     modules = modules_of(found, base.model.main.name)
@@ -112,15 +112,15 @@ def _part(recipe: Recipe, card: Stage) -> Recipe:
     model = recipe.model
     main = replace(model.main, runs=tuple(card.runs(model)))
     again = recipe.recompute_layers
-    found = recipe._replace(
-        model=replace(model, stacks=(*(model.stacks[:-1] if card.first else ()), main)),
+    found = replace(
+        recipe, model=replace(model, stacks=(*(model.stacks[:-1] if card.first else ()), main)),
         towers=recipe.towers if card.first else (),
         adapted=tuple(_moved(recipe.adapted, main.name, card)),
         recompute_layers=None if again is None else max(0, again - card.start),
         outputs_fp32=recipe.outputs_fp32 and model.tied,  # else what is returned is made fp32 on the first card
         starts=card.first, ends=card.first if model.tied else card.last,
     )
-    return found if found.ends else found._replace(kept_logits=0, second_loss=False)
+    return found if found.ends else replace(found, kept_logits=0, second_loss=False)
 
 
 def _moved(places: tuple[Place, ...], main: str, card: Stage) -> Iterator[Place]:
@@ -129,7 +129,7 @@ def _moved(places: tuple[Place, ...], main: str, card: Stage) -> Iterator[Place]
         if place.stack != main:
             yield place
         elif place.first < card.stop and place.last >= card.start:
-            yield place._replace(first=max(0, place.first - card.start), last=place.last - card.start)
+            yield replace(place, first=max(0, place.first - card.start), last=place.last - card.start)
 
 
 def _returned(recipe: Recipe) -> tuple[Tensor, ...]:
@@ -169,11 +169,11 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     loss = loss_of(job, autocast=autocast, causal=causal)
     said = (*packing_sentences(job), *((OWN_TYPE,) if loss == "torch" and job.plan.precision not in FULL else ()))
     recipe = recipe_of(job, loss=loss, narrow=mixed)
-    recipe = with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
+    recipe = replace(with_its_kernels(recipe, job), returns_fp32=causal.returns_fp32 and loss is not None)
     if models:
         recipe = with_its_output(recipe)
     if who in ("fsdp1", "fsdp2"):
-        sharding = sharding_of(job, who)._replace(master=FP32, compute=HALF) if mixed else sharding_of(job, who)
+        sharding = replace(sharding_of(job, who), master=FP32, compute=HALF) if mixed else sharding_of(job, who)
         return (sharded_role(job, recipe, sharding, *said),)
     refuse_unsharded(job)
     refuse_shards(job, job.plan)
@@ -198,7 +198,7 @@ def with_its_output(recipe: Recipe) -> Recipe:
     method_comparison/MetaMathQA/run.py
     """
     made = not recipe.loss.startswith(LINEAR) and recipe.model.head in (Head.LM, Head.MLM)
-    return recipe._replace(kept_logits=FP32 if made and recipe.returns_fp32 else 0)
+    return replace(recipe, kept_logits=FP32 if made and recipe.returns_fp32 else 0)
 
 
 def sharding_of(job: Job, by: Sharder) -> Sharding:

@@ -90,7 +90,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     )
     runs = tuple((run.count, run.layer) for run in model.main.runs)
     split = bool(job.engine_options.get("split_root"))
-    setting = setting._replace(known=setting.known._replace(split_root=split))
+    setting = replace(setting, known=replace(setting.known, split_root=split))
     phases = phases_of(setting, pieces_of(setting, Span(runs)))
     length = workload.seq_len
     padded = (Note("samples are padded to {} tokens, which tp={} divides", length, plan.tp),) if length != asked else ()
@@ -104,11 +104,11 @@ def eager_recipe(job: Job) -> Recipe:
     recipe = recipe_of(job, loss=loss, variants="compiled" if plan.compile else "eager")
     stored = "full" if plan.peft is None or plan.peft.base == "full" else "nf4-torchao" + "-compiled" * plan.compile
     norm, rope = ("compiled", "compiled") if plan.compile else (norm_of(job), "complex")
-    sizes = recipe.sizes._replace(
-        grouped=False, rope=rope, norm=norm,
+    sizes = replace(
+        recipe.sizes, grouped=False, rope=rope, norm=norm,
         stored=stored, left_whole=(), caches_products=False, expert_loop=False,
     )
-    return recipe._replace(sizes=sizes, returns_fp32=returned, reentrant=False)
+    return replace(recipe, sizes=sizes, returns_fp32=returned, reentrant=False)
 
 
 RATED_LOSSES: Final[dict[str, tuple[str, bool]]] = {
@@ -126,9 +126,9 @@ def _compared(job: Job, recipe: Recipe) -> tuple[Recipe, Rated | None, tuple[str
     if job.workload.objective != "dpo":
         return recipe, None, ()
     own = job.plan.peft is None
-    asked = recipe._replace(sizes=recipe.sizes._replace(adapter=None), recompute=False, offloads=False)
+    asked = replace(recipe, sizes=replace(recipe.sizes, adapter=None), recompute=False, offloads=False)
     # beside adapters the loop's variable holds the reference's logits until it is asked again
-    held = recipe if own else recipe._replace(kept_behind=FP32)
+    held = recipe if own else replace(recipe, kept_behind=FP32)
     rated = Rated(asked, own, (), (), loads_fp32=False, one_unit=False)
     return held, rated, (rated.said,)
 
@@ -139,12 +139,12 @@ def _eager(job: Job) -> RankProgram:
     if job.cluster.count == 1:
         stepping = sharded_stepping_of(job)
         if job.engine_options.get("optimizer_in_backward"):
-            stepping = stepping._replace(optimizer=stepping.optimizer._replace(gradients_in_backward=True))
+            stepping = replace(stepping, optimizer=replace(stepping.optimizer, gradients_in_backward=True))
         said = (ALONE, *((IN_BACKWARD,) if stepping.optimizer.gradients_in_backward else ()), *who)
         phases = all_phases(job, recipe, stepping) if compared is None else compared_phases(recipe, stepping, compared)
         return one_role(job, phases, *_said(job), *said)
     split = bool(job.engine_options.get("split_root"))
-    sharding = sharding_of(job, "fsdp2")._replace(split_root=split, defers=False)  # no recipe has no_sync
+    sharding = replace(sharding_of(job, "fsdp2"), split_root=split, defers=False)  # no recipe has no_sync
     return sharded_role(job, recipe, sharding, *_said(job), *who[:distils(job)], compared=compared)
 
 

@@ -148,14 +148,14 @@ def with_loss(job: Job, recipe: Recipe, version: Version) -> Recipe:
     if version >= FUSES_SINCE:
         tiled = tokens >= LONG or job.cluster.gpu.visible_bytes <= SMALL_CARD
         tiled = tiled and card >= OLDEST_TILING and not recipe.learns("head.output")
-        return recipe._replace(loss="linear:unsloth_tiled" if tiled else "linear:unsloth")
+        return replace(recipe, loss="linear:unsloth_tiled" if tiled else "linear:unsloth")
     short = (2024, 12, 4) <= version < (2025, 10, 10) and tokens <= WHOLE_UNTIL_TOKENS
     if version < CUTS_SINCE or short or card < OLDEST_CUTTING:
-        return recipe._replace(loss=WHOLE)
+        return replace(recipe, loss=WHOLE)
     if version < CHUNKS_SINCE:
-        return recipe._replace(loss="linear:cut_cross_entropy")
+        return replace(recipe, loss="linear:cut_cross_entropy")
     chunks = _chunks(job, recipe, version)
-    return recipe._replace(loss="linear:unsloth_chunks", sizes=recipe.sizes._replace(loss_chunks=chunks))
+    return replace(recipe, loss="linear:unsloth_chunks", sizes=replace(recipe.sizes, loss_chunks=chunks))
 
 
 def short_batches(job: Job, recipe: Recipe, version: Version) -> tuple[str, ...]:
@@ -271,10 +271,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     elif job.plan.loss is None and rates is None:
         recipe = with_loss(asked, recipe, version)
     whole = recipe.loss == WHOLE or rates is not None
-    recipe = recipe._replace(outputs_fp32=whole and job.plan.precision in AUTOCAST)
+    recipe = replace(recipe, outputs_fp32=whole and job.plan.precision in AUTOCAST)
     said = left_sentences(job.model, recipe.sizes.left_whole, transformers_of(job))
     around = _offloaded(asked, recipe)
-    stepping, compared = stepping_of(asked)._replace(around=around), rated(trainer, recipe)
+    stepping, compared = replace(stepping_of(asked), around=around), rated(trainer, recipe)
     phases = dict(compared_phases(recipe, stepping, compared) if compared else all_phases(asked, recipe, stepping))
     phases[Phase.LOAD] += weight_program(_tables(job))
     if answers:
@@ -314,9 +314,9 @@ def _of_answers(job: Job, recipe: Recipe, version: Version) -> Recipe:
     """The recipe of a micro-batch whose head reads the answers alone."""
     rows = version >= RATES_BY_ROWS_SINCE
     chunks = max(LEAST_CHUNKS, recipe.sizes.seq_len // CHUNK_POSITIONS) if rows else 1
-    sizes = recipe.sizes._replace(
-        last_logits=job.workload.completion_len + 1, loss_chunks=chunks * job.workload.micro_batch)
-    return recipe._replace(loss="linear:unsloth_rows" if rows else "linear:unsloth_grpo", sizes=sizes)
+    sizes = replace(
+        recipe.sizes, last_logits=job.workload.completion_len + 1, loss_chunks=chunks * job.workload.micro_batch)
+    return replace(recipe, loss="linear:unsloth_rows" if rows else "linear:unsloth_grpo", sizes=sizes)
 
 
 def _rated_answers(job: Job, recipe: Recipe, version: Version) -> tuple[Program, Program]:
@@ -325,8 +325,8 @@ def _rated_answers(job: Job, recipe: Recipe, version: Version) -> tuple[Program,
     asks = ["reference"] * bool(beta_of(job)) + ["policy"] * bool(job.engine_options.get("shares_weights"))
     micro = job.workload.micro_batch
     answers = micro if version >= RATES_BY_ROWS_SINCE else micro * (generated_at_once(job) or job.workload.grad_accum)
-    sizes = recipe.sizes._replace(batch=answers, adapter=None, last_logits=1)
-    rating = inference(recipe._replace(recompute=False, sizes=sizes, loss=WHOLE))
+    sizes = replace(recipe.sizes, batch=answers, adapter=None, last_logits=1)
+    rating = inference(replace(recipe, recompute=False, sizes=sizes, loss=WHOLE))
     if version >= RATES_BY_ROWS_SINCE:
         return rating * bool(asks), ()
     kept = [Tensor(
@@ -384,5 +384,5 @@ def _packing(job: Job, recipe: Recipe) -> Recipe:
     packs = (job.engine_version or NEWEST) >= PACKS_EXPERTS_SINCE or not stacked
     if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and packs:
         left = tuple(path for path in left if path != "moe.experts.")
-        return recipe._replace(sizes=recipe.sizes._replace(left_whole=left, stacked=stacked))
-    return recipe._replace(sizes=recipe.sizes._replace(left_whole=left))
+        return replace(recipe, sizes=replace(recipe.sizes, left_whole=left, stacked=stacked))
+    return replace(recipe, sizes=replace(recipe.sizes, left_whole=left))

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from vramcast.estimate import diffusion as diffusion
     from vramcast.estimate import layers as layers
     from vramcast.estimate import post_training as post_training
+    from vramcast.estimate import recorded as recorded
     from vramcast.estimate import serving as serving
     from vramcast.estimate import serving_changes as serving_changes
     from vramcast.estimate import step_time as step_time

@@ -55,7 +55,7 @@ def recorded(job: DiffusionJob) -> Snapshot:
     """The run, event by event, as a memory snapshot of it would hold it."""
     program, *_ = ranks(job)
     card_bytes = job.cluster.gpu.visible_bytes
-    return estimate.timeline.record(
+    return estimate.recorded.record(
         program.phases, name=f"{job.pipeline.name}, {program.role}", alloc_conf=job.alloc_conf,
         capacity_bytes=max(0, card_bytes - sum(one.num_bytes for one in around_process(job.cluster.gpu))),
         card_bytes=card_bytes,

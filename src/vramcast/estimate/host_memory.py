@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -77,7 +77,7 @@ class Blocks(Struct, frozen=True):
     elements: int = 0  # of one block on a rank; 0: a block for each weight
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """One thing that the ranks of a machine keep there."""
 
     name: str
@@ -90,7 +90,7 @@ class Part(NamedTuple):
     most: int = 0  # elements of a rank that are there at once; 0: all
 
 
-class Sharing(NamedTuple):
+class Sharing(Struct, frozen=True):
     """Who keeps how much."""
 
     ranks: int  # of one machine

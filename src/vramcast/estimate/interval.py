@@ -17,14 +17,17 @@ tests/truth/test_coverage.py holds them between 85 and 95 %.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import accumulate, groupby
 from math import ceil, exp, floor
+from operator import ne
 from pkgutil import get_data
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from vramcast.domain.answer import Likest
 from vramcast.domain.device import Gpu
@@ -55,14 +58,19 @@ MEASURED: Final = "measured.jsonl"
 Purpose = Literal["training", "serving", "tracing"]
 
 
-class Case(NamedTuple):
+class Case(Struct, frozen=True):
     """Runs of one harness that have all traits in common."""
 
     purpose: Purpose
     harness: str
     traits: Traits
     ratios: tuple[float, ...]  # measured / predicted; of many runs, evenly spaced quantiles
-    runs: int
+    runs: int = 0  # 0: as many as ratios
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs there were."""
+        return self.runs or len(self.ratios)
 
 
 def interval(traits: Traits, num_bytes: int, *, purpose: Purpose = "training") -> tuple[int, int]:
@@ -116,7 +124,7 @@ def likest_runs(traits: Traits, purpose: Purpose = "training") -> Likest | None:
         traits: of the job and of the number
         purpose: whose cases count at all
     """
-    weighted = _weighted_cases(traits, _cases_for(purpose))
+    weighted = weighted_for(traits, purpose)
     if not weighted:
         return None
     half = LIKEST * sum(weight * len(case.ratios) for _, weight, case in weighted)
@@ -127,8 +135,8 @@ def likest_runs(traits: Traits, purpose: Purpose = "training") -> Likest | None:
             break
     missed = sorted((abs(1 / ratio - 1), weight) for weight, case in found for ratio in case.ratios)
     return Likest(
-        runs=sum(case.runs for _, case in found),
-        own_engine=sum(case.runs for _, case in found if case.traits.engine == traits.engine),
+        runs=sum(case.num_runs for _, case in found),
+        own_engine=sum(case.num_runs for _, case in found if case.traits.engine == traits.engine),
         median_miss=_quantile(missed, sum(weight for _, weight in missed) / 2),
     )
 
@@ -139,22 +147,19 @@ def _bounds(traits: Traits, purpose: Purpose) -> tuple[float, float]:
 
 
 def _weighted_of(traits: Traits, purpose: Purpose) -> list[tuple[float, float]]:
-    return weighted_ratios(traits, _cases_for(purpose))
+    return _ratios_of(weighted_for(traits, purpose))
 
 
-def _cases_for(purpose: Purpose) -> Iterator[Case]:
-    return (case for case in measured_cases() if case.purpose == purpose)
+@lru_cache(maxsize=16)  # an answer asks for its own two or three times, a search seldom again
+def weighted_for(traits: Traits, purpose: Purpose) -> list[tuple[float, float, Case]]:
+    return _weighted_cases(traits, (case for case in measured_cases() if case.purpose == purpose))
 
 
 @lru_cache(maxsize=1)
 def measured_cases() -> tuple[Case, ...]:
     """The measured cases, by purpose, harness and traits; `python -m truth.calibrate` writes them."""
-    rows = map(msgspec.json.decode, (get_data(__package__, MEASURED) or b"").splitlines())
-    return tuple(
-        Case(row["purpose"], row["harness"], Traits(**row["traits"]), tuple(row["ratios"]),
-             row.get("runs", len(row["ratios"])))
-        for row in rows
-    )
+    rows = get_data(__package__, MEASURED) or b""
+    return tuple(msgspec.json.Decoder(Case).decode_lines(rows))
 
 
 def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
@@ -164,7 +169,11 @@ def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
 
 def weighted_ratios(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float]]:
     """Every ratio of measured to predicted with how much it counts, the smallest first."""
-    return sorted((ratio, weight) for _, weight, case in _weighted_cases(traits, cases) for ratio in case.ratios)
+    return _ratios_of(_weighted_cases(traits, cases))
+
+
+def _ratios_of(weighted: list[tuple[float, float, Case]]) -> list[tuple[float, float]]:
+    return sorted((ratio, weight) for _, weight, case in weighted for ratio in case.ratios)
 
 
 def _weighted_cases(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float, Case]]:
@@ -193,7 +202,7 @@ def _bounds_of(weighted: list[tuple[float, float]]) -> tuple[float, float]:
 
 def likeness(one: Traits, other: Traits) -> float:
     """1 for the same traits, less the more they differ in."""
-    return exp(-FAR * sum(mine != its for mine, its in zip(one, other, strict=True)))
+    return exp(-FAR * sum(map(ne, astuple(one), astuple(other))))
 
 
 def _quantile(weighted: list[tuple[float, float]], target: float) -> float:
@@ -215,7 +224,7 @@ HARD: Final = ("dpo", "kto", "gkd", "ppo", "grpo", "rloo", "reward")
 """Objectives with more than one model or more than one pass."""
 
 
-class Traits(NamedTuple):
+class Traits(Struct, frozen=True, order=True):
     """One word for each; a serving job leaves most of them empty."""
 
     engine: str

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
@@ -77,7 +78,7 @@ def rank_answer(
         )
     steady = phases[program.steady.value]
     exact_bytes = min(exact_bytes, steady.device_bytes)
-    like = traits._replace(slack=slack_of(slack_share(steady))) if traits.slack else traits
+    like = replace(traits, slack=slack_of(slack_share(steady))) if traits.slack else traits
     low, high = (exact_bytes + end for end in interval(like, steady.device_bytes - exact_bytes, purpose=purpose))
     beyond = max(peak.device_bytes for peak in phases.values()) - steady.device_bytes  # of the highest phase
     chance = chance_within(

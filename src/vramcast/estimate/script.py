@@ -179,7 +179,7 @@ def digest(run: Run, alloc_conf: str) -> tuple[int, int]:
 
     Two keyed hashes of 64 bits, of this process: hashlib loads OpenSSL, which takes longer than a whole question.
     """
-    told = encode((alloc_conf, *run))
+    told = encode((alloc_conf, run))
     return hash(told), hash(told[::-1])
 
 

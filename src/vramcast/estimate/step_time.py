@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -70,7 +70,7 @@ class Timed(Struct, frozen=True):
     assumptions: tuple[str, ...]
 
 
-class Timing(NamedTuple):
+class Timing(Struct, frozen=True):
     """Everything a step is put together from."""
 
     job: Job

@@ -305,7 +305,7 @@ def may_run_out(job: Job, programs: Sequence[RankProgram]) -> bool:
         return False
     capacity, held = job.cluster.gpu.visible_bytes, job.cluster.gpu.held_bytes
     traits, whole = training_traits(job), 1 << 40
-    factor = min(interval(traits._replace(slack=slack), whole)[1] for _, slack in SLACKS) / whole
+    factor = min(interval(replace(traits, slack=slack), whole)[1] for _, slack in SLACKS) / whole
     live = [_live_bytes(job, program) for program in programs]
     floor = FAR_BELOW * max(live)
     return all(
@@ -346,7 +346,7 @@ def recorded(job: Job) -> Snapshot:
     _, program = _fullest(job, programs)
     card_bytes = job.cluster.gpu.visible_bytes
     outside_bytes = sum(tensor.num_bytes for tensor in (*beside(job), *program.outside))
-    return estimate.timeline.record(
+    return estimate.recorded.record(
         program.phases,
         name=f"{job.model.name}, {program.role}",
         alloc_conf=job.alloc_conf or program.alloc_conf,

@@ -12,8 +12,9 @@ whether amp- or mixed- is asked, and holds what learns in fp32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast import blocks, engines, operators
@@ -53,7 +54,7 @@ WHOLE: Final = (Precision.FP32, Precision.TF32, Precision.FP64)
 MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
 
 
-class Recipe(NamedTuple):
+class Recipe(Struct, frozen=True):
     """An engine's way of running a job."""
 
     style: Style
@@ -96,7 +97,7 @@ def _megatron(job: Job) -> Recipe:
     )
     return Recipe(
         style=style,
-        update=_update(job, copy=0.0 if whole else 2.0, kernel="fused")._replace(clips=options.clip_grad),
+        update=replace(_update(job, copy=0.0 if whole else 2.0, kernel="fused"), clips=options.clip_grad),
         loss=Loss.EAGER if options.cross_entropy == "unfused" else Loss.FUSED,
         gradient_bytes=gradient,
         weight_bytes=1.0 if options.fp8_param_gather else float(width),
@@ -155,12 +156,12 @@ def _torchtitan(job: Job) -> Recipe:
     plan = job.plan
     compiled = plan.loss in (Loss.COMPILED, Loss.FUSED) or (plan.compile and plan.loss is not Loss.EAGER)
     # chunks of the head are compiled with the rest [components/loss.py `ChunkedLossWrapper`]
-    recipe = _eager(job)._replace(loss=Loss.COMPILED if compiled else Loss.EAGER)
+    recipe = replace(_eager(job), loss=Loss.COMPILED if compiled else Loss.EAGER)
     if plan.pp == 1:
         return recipe
     run = engines.torchtitan.run
-    return recipe._replace(
-        exchanged="once", pieces=run.pipeline_micro_batches(job), stage_layers=run.stage_layers(job)
+    return replace(
+        recipe, exchanged="once", pieces=run.pipeline_micro_batches(job), stage_layers=run.stage_layers(job)
     )
 
 
@@ -192,7 +193,7 @@ def _eager_style(job: Job, width: int) -> Style:
         gathered = trainer and sharder(job) in FSDP  # in 16 bits: autocast has nothing to cast
         sizes = eager.question.recipe_of(asked, autocast=trainer, narrow=gathered).sizes
         if runs_deepspeed(job) and sizes.adapter is not None:  # cast with the rest
-            sizes = sizes._replace(adapter=sizes.adapter._replace(width=width, compute=width))
+            sizes = replace(sizes, adapter=replace(sizes.adapter, width=width, compute=width))
     return Style(
         fused=plan.compile, sizes=sizes, launch_s=LAUNCH_S.get(job.cluster.gpu.arch, OTHER_LAUNCH_S), width=width,
         module_s=ZERO3_MODULE_S if plan.shards is Shards.EVERYTHING and runs_deepspeed(job) else 0.0,

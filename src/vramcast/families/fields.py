@@ -15,7 +15,6 @@ import csv
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from pkgutil import get_data
 from typing import Final
 
 import msgspec
@@ -25,7 +24,7 @@ from vramcast.operators.activation import ACTIVATIONS
 
 
 def _spellings() -> dict[str, str]:
-    _, *rows = csv.reader((get_data(__package__, "spellings.csv") or b"").decode().splitlines())
+    _, *rows = csv.reader(Path(__file__).with_name("spellings.csv").read_text(encoding="utf-8").splitlines())
     return dict(rows)
 
 

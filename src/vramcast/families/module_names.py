@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.blocks.parameters.targets import (
     Place,
     has,
@@ -245,7 +247,7 @@ def names_saved(model: Model, words: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-class Names(NamedTuple):
+class Names(Struct, frozen=True):
     """What PEFT's configuration calls adapted weights."""
 
     modules: tuple[str, ...]  # target_modules

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from vramcast.blocks.parameters.targets import has, matrices, parts_of, paths_outside
 from vramcast.domain.model import Layer, Model, Stack
@@ -35,7 +37,7 @@ class Kind(StrEnum):
     EMBEDDING = "embedding"
 
 
-class Module(NamedTuple):
+class Module(Struct, frozen=True):
     """One module of a model's code, in all layers that have it."""
 
     name: str  # "model.layers.#.self_attn.q_proj"
@@ -57,7 +59,7 @@ class Module(NamedTuple):
         return next(part for part in reversed(self.name.split(".")) if not part.isdecimal())
 
 
-class Tables(NamedTuple):
+class Tables(Struct, frozen=True):
     """The file, by what it is asked for."""
 
     sets: Mapping[str, Mapping[str, Mapping[str, str]]]

@@ -6,14 +6,14 @@ import csv
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from pkgutil import get_data
+from pathlib import Path
 from typing import Final
 
 from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.families.fields import Fields, defaults_of, hugging_face_names, shown
 
-ROWS: Final = tuple(csv.DictReader((get_data(__package__, "families.csv") or b"").decode().splitlines()))
+ROWS: Final = tuple(csv.DictReader(Path(__file__).with_name("families.csv").read_text(encoding="utf-8").splitlines()))
 """`model_type`, the module whose `BUILDERS` has it, and the first architectures of configs that name no type."""
 
 ARCHITECTURES: Final[dict[str, str]] = dict(

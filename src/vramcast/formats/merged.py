@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from vramcast.catalogue.clusters import NO_MARKET, Market, cluster_of
 from vramcast.catalogue.gpu_texts import is_part
 from vramcast.domain.model import Model
@@ -52,7 +54,7 @@ def with_configs(
     """
     named = {name: value for name, value in options.items() if value is not None}
     asked = over(named, beneath or {})
-    started = configs.given._replace(cards=_cards(asked), engine=str(asked.get("engine") or ""))
+    started = replace(configs.given, cards=_cards(asked), engine=str(asked.get("engine") or ""))
     given = read_files(
         configs.paths, command=command, format_name=configs.format_name, line=configs.line, started=started
     )

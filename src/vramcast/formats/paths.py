@@ -7,15 +7,16 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import Struct
 
 from vramcast import formats
 from vramcast.errors import InvalidSpec
+from vramcast.lazy import lazy_pattern
 
 
-class Invocation(NamedTuple):
+class Invocation(Struct, frozen=True):
     """What a script is started with."""
 
     arguments: tuple[str, ...] | None = None  # None: nobody says
@@ -48,10 +49,10 @@ SCRIPTS: Final = (".sh", ".bash")
 """Ends of names of files whose arguments may describe a network."""
 
 
-LIBRARY: Final = re.compile(r"(?!(?:hf|huggingface|modelscope):)[a-z0-9][\w.-]*(?:/[\w.-]+)?:[\w.-]+", re.IGNORECASE)
+LIBRARY: Final = lazy_pattern(r"(?!(?:hf|huggingface|modelscope):)[a-z0-9][\w.-]*(?:/[\w.-]+)?:[\w.-]+", re.IGNORECASE)
 """A name of Ollama's library with its tag."""
 
-GGUF: Final = re.compile(
+GGUF: Final = lazy_pattern(
     r"(?:(?:https?://)?(?:hf\.co|huggingface\.co)/)?([\w.-]+/[\w.-]+-gguf(?::[\w.-]+)?)", re.IGNORECASE
 )
 """A repository of GGUF files and which of them, as Ollama and llama.cpp name it."""

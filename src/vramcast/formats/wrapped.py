@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.gpus import resolve_gpu
 from vramcast.catalogue.instances import load_instance
@@ -99,7 +101,7 @@ def unwrapped(configs: Sequence[Config], started: Invocation, is_known: Callable
     found = []
     for config in configs:
         others = {name: text for name, text in scripts.items() if name != config.name}
-        config = config._replace(given=started._replace(scripts=others))
+        config = config._replace(given=replace(started, scripts=others))
         found += _parts(config, is_known)
     texts = {part.config.name: part.text or part.config.text for part in found}
     names = set(texts)
@@ -170,7 +172,7 @@ def _parts(config: Config, is_known: Callable[[Config], bool]) -> list[Part]:
     asks = import_module("vramcast.formats.tools.slurm").asked(script.text) if part is None else None
     if asks is not None:
         environment = {**asks.environment, **script.given.environment}
-        script, part = script._replace(given=script.given._replace(environment=environment)), asks
+        script, part = script._replace(given=replace(script.given, environment=environment)), asks
     for name, text in part.scripts.items() if part is not None else ():
         if name.endswith((".yaml", ".yml", ".json")) and _names(script.text, name):
             written += _written(name, text, script, is_known)
@@ -263,7 +265,8 @@ def as_script(config: Config, part: Inside) -> Config:
     of_machine = cluster_of(part.place).gpus_per_node if ":" in part.place else None
     if (cards := config.given.cards or part.cards or of_machine) is not None:
         environment |= dict.fromkeys((COUNTED, *part.counting), str(cards))
-    given = config.given._replace(
+    given = replace(
+        config.given,
         environment={**environment, **config.given.environment}, scripts={**config.given.scripts, **part.scripts}
     )
     head = f"# {' '.join(part.image.split())}\n" if part.image else ""

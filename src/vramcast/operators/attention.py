@@ -21,7 +21,10 @@ Symbols:  E elements of one of q, k   D head dimension
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.job import AttentionKernel
 from vramcast.operators import aten
@@ -29,7 +32,7 @@ from vramcast.operators.graph import Graph, Value
 from vramcast.units import round_up
 
 
-class Scores(NamedTuple):
+class Scores(Struct, frozen=True):
     """One attention's sizes on one rank."""
 
     batch: int
@@ -74,7 +77,7 @@ def attention(graph: Graph, q: Value, k: Value, v: Value, *, scores: Scores, ker
     if scores.kv_heads != scores.heads and (not scores.grouped or kernel is AttentionKernel.EAGER):
         k = _repeat(graph, k, scores, scores.head_dim)
         v = _repeat(graph, v, scores, scores.v_head_dim)
-        scores = scores._replace(kv_heads=scores.heads)
+        scores = replace(scores, kv_heads=scores.heads)
     return KERNELS[kernel](graph, q, k, v, scores)
 
 

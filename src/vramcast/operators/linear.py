@@ -29,7 +29,7 @@ channels.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -41,7 +41,7 @@ from vramcast.operators.reduction import H100, Chip, column_sum_bytes
 from vramcast.units import ceil_div
 
 
-class Numerics(NamedTuple):
+class Numerics(Struct, frozen=True):
     """Bytes of one element in each role."""
 
     weight: int = 2  # stored weights

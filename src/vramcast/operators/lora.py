@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ from vramcast.operators.linear import cast
 from vramcast.units import ceil_div
 
 
-class Adapter(NamedTuple):
+class Adapter(Struct, frozen=True):
     """Which linear layers are corrected, and how."""
 
     method: str  # key of ADAPTERS
@@ -39,7 +39,7 @@ class Adapter(NamedTuple):
         return dict(self.options).get(name, default)
 
 
-class AdapterWeight(NamedTuple):
+class AdapterWeight(Struct, frozen=True):
     """One tensor a method adds to a linear layer."""
 
     name: str
@@ -48,7 +48,7 @@ class AdapterWeight(NamedTuple):
     learns: bool = True
 
 
-class Target(NamedTuple):
+class Target(Struct, frozen=True):
     """The linear layer that is corrected."""
 
     path: str

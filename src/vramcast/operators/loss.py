@@ -19,7 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
@@ -27,7 +30,7 @@ from vramcast.operators.linear import cast
 from vramcast.units import FP32, INT64, ceil_div
 
 
-class Vocabulary(NamedTuple):
+class Vocabulary(Struct, frozen=True):
     """Shape of one cross entropy on this rank."""
 
     tokens: int  # T
@@ -111,7 +114,7 @@ def _prepared(kernel: Kernel, *, upcast: bool = False, shifted: bool = False, au
             held, logits = (logits, copy), copy
         if autocast:
             logits = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
-        loss = kernel(graph, logits, spec._replace(itemsize=FP32) if upcast or autocast else spec)
+        loss = kernel(graph, logits, replace(spec, itemsize=FP32) if upcast or autocast else spec)
         graph.hold(*held)
         return loss
 
@@ -162,7 +165,7 @@ def _log_probabilities(
 
 def _chosen_and_compared(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """[trl] ORPO and CPO: the cross entropy of a copy of the first half's logits, then the log-probabilities of all."""
-    half = spec._replace(tokens=ceil_div(spec.tokens, 2), samples=ceil_div(spec.samples, 2))
+    half = replace(spec, tokens=ceil_div(spec.tokens, 2), samples=ceil_div(spec.samples, 2))
     filled = [graph.tensor("grad.logits.filled", logits.num_bytes)]
     copy = graph.value("logits.chosen", half.num_bytes)
     graph.call("contiguous", [logits], [copy], backward_temporaries=filled)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -34,7 +33,7 @@ class WeightGradients(StrEnum):
     KEPT = "kept"  # stays until the caller frees it (first backward, FSDP before reduce-scatter)
 
 
-class Lowered(NamedTuple):
+class Lowered(Struct, frozen=True):
     """The programs of one block. `gradient` is the tensor backward expects for each graph output."""
 
     forward: Program

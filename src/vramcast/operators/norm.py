@@ -12,7 +12,10 @@ Symbols:  R rows (tokens)   H width
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
@@ -22,7 +25,7 @@ from vramcast.operators.reduction import H100, Chip, column_sum_bytes
 from vramcast.units import FP32
 
 
-class Norm(NamedTuple):
+class Norm(Struct, frozen=True):
     """Shape and element sizes of one normalization."""
 
     rows: int  # R [tokens]
@@ -209,4 +212,4 @@ def rms_norm(graph: Graph, x: Value, norm: Norm, variant: str = "eager") -> Valu
 
 def layer_norm(graph: Graph, x: Value, norm: Norm, variant: str = "eager") -> Value:
     """Append a LayerNorm with bias; `variant` is a key of LAYER_NORM_VARIANTS."""
-    return LAYER_NORM_VARIANTS[variant](graph, x, norm._replace(bias=True))
+    return LAYER_NORM_VARIANTS[variant](graph, x, replace(norm, bias=True))

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.units import FP32, ceil_div
 
@@ -31,7 +32,7 @@ class Strided(Struct, frozen=True):
     offset: int = 0  # of its first element in its storage [elements]
 
 
-class Walk(NamedTuple):
+class Walk(Struct, frozen=True):
     """Output and input of a reduction, fastest dimension first; the output's stride is 0 where it is reduced."""
 
     sizes: tuple[int, ...]
@@ -75,7 +76,7 @@ class Walk(NamedTuple):
         dim = max(extents, key=lambda extent: extent[0])[1]
         half = self.sizes[dim] // 2
         for size in (half, self.sizes[dim] - half):
-            yield from self._replace(sizes=(*self.sizes[:dim], size, *self.sizes[dim + 1:])).parts()
+            yield from replace(self, sizes=(*self.sizes[:dim], size, *self.sizes[dim + 1:])).parts()
 
 
 def reduction(source: Strided, dims: Sequence[int], out_itemsize: int) -> Walk:
@@ -143,7 +144,7 @@ def _merged(walk: Walk) -> Walk:
                 continue
         dims.append([size, out, source])
     sizes, outs, sources = zip(*dims, strict=True) if dims else ((), (), ())
-    return walk._replace(sizes=tuple(sizes), output=tuple(outs), input=tuple(sources))
+    return replace(walk, sizes=tuple(sizes), output=tuple(outs), input=tuple(sources))
 
 
 THREADS: Final = 512  # of a block, before dividing by the width of an output vector
@@ -164,7 +165,7 @@ class Chip(Struct, frozen=True):
 H100: Final = Chip()
 
 
-class Kernel(NamedTuple):
+class Kernel(Struct, frozen=True):
     """One reduction's template arguments."""
 
     accumulator_bytes: int  # sizeof(arg_t)

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ REDUCE_STREAM: Final = "reduce-scatter"
 _SOURCE: Final = "pytorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
 
 
-class Fsdp(NamedTuple):
+class Fsdp(Struct, frozen=True):
     """How weights are shared out."""
 
     ranks: int  # N
@@ -61,7 +61,7 @@ class Fsdp(NamedTuple):
     side_streams: bool = True  # communication allocates on streams of its own; False: collectives inside a graph
 
 
-class Unit(NamedTuple):
+class Unit(Struct, frozen=True):
     """Weights that are gathered together: one fully_shard call."""
 
     flat: Tensor  # this rank's shard in the gather's dtype
@@ -87,8 +87,8 @@ class Unit(NamedTuple):
         def in_weights(tensor: Tensor) -> Tensor:
             return replace(tensor, num_bytes=tensor.num_bytes // reduced * stored)
 
-        return self._replace(
-            weights=(), reduce_input=replace(self.reduce_input, num_bytes=0), reduced=None,
+        return replace(
+            self, weights=(), reduce_input=replace(self.reduce_input, num_bytes=0), reduced=None,
             accumulated=tuple(map(in_weights, self.accumulated)),
         )
 
@@ -295,7 +295,7 @@ def sharded_gradients(stages: Sequence[Stage]) -> tuple[tuple[Tensor, int], ...]
 _FSDP1_SOURCE: Final = "pytorch torch/distributed/fsdp/_flat_param.py"
 
 
-class FlatUnit(NamedTuple):
+class FlatUnit(Struct, frozen=True):
     """One wrapped module."""
 
     flat: Tensor | None  # gathered weights; None: the shard itself computes
@@ -309,7 +309,7 @@ class FlatUnit(NamedTuple):
     on_host: bool = False  # the shard and its gradient: a gathered shard is copied to the card first
 
 
-class FlatStage(NamedTuple):
+class FlatStage(Struct, frozen=True):
     """`repeats` equal units with their programs."""
 
     unit: FlatUnit

@@ -119,7 +119,7 @@ MOST_KNOWN: Final = 1024
 """Schedules that are kept: a search looks at each with many degrees of another kind [count]."""
 
 
-class Slot(NamedTuple):
+class Slot(Struct, frozen=True):
     """One pass of one micro-batch through one model chunk of the stage."""
 
     forward: bool

@@ -10,9 +10,10 @@ from typing import Final
 from msgspec import Struct
 
 from vramcast.errors import InvalidSpec
+from vramcast.lazy import lazy_pattern
 from vramcast.units import GB, GIB, KIB, MB, MIB
 
-NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([a-z% ]*)", re.ASCII)
+NUMBER: Final = lazy_pattern(r"(\d{1,18}(?:\.\d{1,9})?)([a-z% ]*)", re.ASCII)
 DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 HOURS: Final = {"m": Decimal(1) / 60, "h": Decimal(1), "d": Decimal(24), "w": Decimal(168)}
 BYTES: Final = {

@@ -439,4 +439,4 @@ def _outside(model: Model, place: Place, without: set[str]) -> Iterable[Place]:
     there = [stack.name for stack in model.stacks if has(tuple(paths_within(stack)), place.path)]
     if not there or without.isdisjoint(there):
         return (place,)
-    return tuple(place._replace(stack=name) for name in there if name not in without)
+    return tuple(replace(place, stack=name) for name in there if name not in without)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast import question
 
@@ -26,7 +28,7 @@ class Kind(StrEnum):
     AMOUNT = "amount"  # whole number in decimal units, "1T" and "15B"
 
 
-class Option(NamedTuple):
+class Option(Struct, frozen=True):
     """One thing a user can say."""
 
     section: str  # which noun it goes to: workload, plan, peft, model, job

@@ -7,10 +7,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
+from msgspec.structs import replace
+
 from vramcast import states
 from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
 from vramcast.engines.training import DIFFUSION, PURE, TRAINING, Sharder
 from vramcast.errors import InvalidSpec
+from vramcast.lazy import lazy_pattern
 from vramcast.operators.lora import ADAPTERS
 from vramcast.question.option import Kind as Kind
 from vramcast.question.option import Option as Option
@@ -22,10 +25,10 @@ SAME: Final = (
 """Options of which one says the other."""
 
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
-AMOUNT: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
+AMOUNT: Final = lazy_pattern(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
 AMOUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 LARGEST_AMOUNT: Final = 10**18
-COMMAS: Final = re.compile(r",(?![^({[]*[)}\]])")
+COMMAS: Final = lazy_pattern(r",(?![^({[]*[)}\]])")
 """Commas between names, not those inside brackets: of a regular expression, of a list."""
 
 
@@ -76,13 +79,13 @@ CONFIG_OPTIONS: Final[dict[str, Option]] = {
 """Files of other tools that a question starts from, and how they are read."""
 
 OPTIONS: Final[dict[str, Option]] = {
-    "engine": _choice(
+    "engine": replace(_choice(
         "job",
         "engine",
         "framework that runs the job, huggingface@4.57 (transformers' version); by default pytorch on one GPU, "
         "torchtitan (FSDP2) on several, huggingface for adapters and there for preferences, diffusers for pipelines",
         (*TRAINING, *DIFFUSION),
-    )._replace(versioned=True),
+    ), versioned=True),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
     "min-seq-len": Option("workload", "min_seq_len", Kind.COUNT, "samples differ in length: positions of the shortest; "
                           "--seq-len is the longest"),

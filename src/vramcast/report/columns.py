@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+
+from vramcast.lazy import lazy_pattern
 
 WIDTH: Final = 100
 """Columns of a terminal that a table keeps within where one of its own can be folded."""
@@ -12,7 +13,7 @@ WIDTH: Final = 100
 NARROWEST: Final = 24
 """Of a column that is folded."""
 
-PARTS: Final = re.compile(r" (?=--|\(|\d{4}-)")
+PARTS: Final = lazy_pattern(r" (?=--|\(|\d{4}-)")
 """Where options are parted from each other, not from their values; what is in brackets, and a date, stand alone."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from itertools import groupby
@@ -28,6 +27,7 @@ from vramcast.domain.answer import (
     StepTime,
     Tried,
 )
+from vramcast.lazy import lazy_pattern
 from vramcast.report.columns import table_lines, width_of
 from vramcast.report.messages import Words
 from vramcast.report.sentences import copies_of, cost_lines, headline, run_length, word_of
@@ -237,7 +237,7 @@ WIDE: Final = 60
 LINE: Final = 100
 """[columns]"""
 
-OPTION: Final = re.compile(r"--[\w-]+(?: (?!--)\S+)*")
+OPTION: Final = lazy_pattern(r"--[\w-]+(?: (?!--)\S+)*")
 
 
 def shared_options(whats: Sequence[str]) -> str:

@@ -15,8 +15,9 @@ from vramcast.catalogue.models import load_model, read_entry
 from vramcast.domain.model import Checkpoint, Model
 from vramcast.errors import Note, SourceError, UnknownName, Unsupported
 from vramcast.families import model_from_config
+from vramcast.lazy import lazy_pattern
 
-HUB_ID: Final = re.compile(
+HUB_ID: Final = lazy_pattern(
     r"(?:(?:hf|huggingface|modelscope):)?[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(?:@[\w.-]{1,95})?", re.ASCII
 )
 PAGES: Final = {
@@ -27,7 +28,7 @@ PAGES: Final = {
 }
 """Web pages of models, as pasted -> prefix of the hub id."""
 
-FACTORY: Final = re.compile(r"(?:timm|[A-Za-z_]\w*(?:\.\w+)+):[A-Za-z_]\w*")
+FACTORY: Final = lazy_pattern(r"(?:timm|[A-Za-z_]\w*(?:\.\w+)+):[A-Za-z_]\w*")
 """What makes a module, as `vramcast trace` takes it: torchvision.models:resnet50."""
 
 LARGEST_CONFIG: Final = 4 << 20

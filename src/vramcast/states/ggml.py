@@ -17,11 +17,12 @@ import csv
 import re
 from collections.abc import Callable
 from pkgutil import get_data
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
 from vramcast.errors import UnknownName
+from vramcast.lazy import lazy_pattern
 
 
 class GgmlType(Struct, frozen=True):
@@ -91,7 +92,7 @@ MOST_EXPERTS_BOOSTED: Final = 8
 """Mixtral's number of experts: its keys and values are kept in Q8_0."""
 
 
-class Where(NamedTuple):
+class Where(Struct, frozen=True):
     """What a rule may look at."""
 
     layer: int
@@ -199,7 +200,7 @@ WHOLE: Final = {"f16": "f16", "bf16": "bf16", "f32": "f32", "fp16": "f16", "fp32
 TUNED: Final = {"xl": "m", "nl": "nl", "xxl": "m"}
 """Size letters of publishers' own mixes -> those of plain ones."""
 
-NAME: Final = re.compile(r"(?<![a-z0-9])((?:i?q|tq)\d(?:_[a-z0-9]+)*|mxfp4(?:_moe)?|bf16|fp?16|fp?32)(?![a-z0-9])")
+NAME: Final = lazy_pattern(r"(?<![a-z0-9])((?:i?q|tq)\d(?:_[a-z0-9]+)*|mxfp4(?:_moe)?|bf16|fp?16|fp?32)(?![a-z0-9])")
 
 
 def known_mix(text: str) -> str | None:

@@ -33,6 +33,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.states.shapes import (
@@ -70,7 +71,7 @@ class State(Struct, frozen=True):
     num_bytes: Callable[[Shape, int, int], int]
 
 
-class OptimizerRule(NamedTuple):
+class OptimizerRule(Struct, frozen=True):
     """One optimizer. Temporaries are counted in copies of the gradient."""
 
     states: tuple[State, ...]
@@ -260,11 +261,11 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
     ),
     "sgd-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
     # moments in bf16 are read as they are since 2.14, and one launch steps all weights [te]
-    "adamw-te-master": _TE_ADAM._replace(states=(*_FP32_ADAM, _fp32("master_param"))),
-    "adamw-te-remainders": _TE_ADAM._replace(states=(*_FP32_ADAM, _REMAINDER)),
-    "adamw-te-remainders-bf16": _TE_ADAM._replace(states=(*_BF16_ADAM, _REMAINDER)),
-    "flash-adamw": _FLASH_ADAM._replace(states=(*_FLASH_ADAM.states, _beside_narrow("error_bits", 1))),
-    "flash-adamw-32": _FLASH_ADAM._replace(states=(*_FLASH_ADAM.states, _beside_narrow("error_bits", 2))),
+    "adamw-te-master": replace(_TE_ADAM, states=(*_FP32_ADAM, _fp32("master_param"))),
+    "adamw-te-remainders": replace(_TE_ADAM, states=(*_FP32_ADAM, _REMAINDER)),
+    "adamw-te-remainders-bf16": replace(_TE_ADAM, states=(*_BF16_ADAM, _REMAINDER)),
+    "flash-adamw": replace(_FLASH_ADAM, states=(*_FLASH_ADAM.states, _beside_narrow("error_bits", 1))),
+    "flash-adamw-32": replace(_FLASH_ADAM, states=(*_FLASH_ADAM.states, _beside_narrow("error_bits", 2))),
     # one byte a number, whether that holds an 8-bit code or an fp8 number [torchao optim/subclass_{8bit,fp8}.py]
     "adamw-8bit-torchao": OptimizerRule(
         (*_eight_beside("exp_avg"), *_eight_beside("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]",
@@ -317,10 +318,10 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         loop_temporaries=3, loops=True, matrix_rule="adamw", source="[soap]",
     ),
     "galore": _GALORE,
-    "apollo": _GALORE._replace(source="[apollo]", rank=256),
+    "apollo": replace(_GALORE, source="[apollo]", rank=256),
     # a hook on each weight steps it [transformers trainer_optimizer.py `_setup_low_rank_optimizer`]
-    "galore-layerwise": _GALORE._replace(gradients_in_backward=True),
-    "apollo-layerwise": _GALORE._replace(gradients_in_backward=True, source="[apollo]", rank=256),
+    "galore-layerwise": replace(_GALORE, gradients_in_backward=True),
+    "apollo-layerwise": replace(_GALORE, gradients_in_backward=True, source="[apollo]", rank=256),
     "apollo-mini": OptimizerRule(
         _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[apollo]", rank=1,
     ),
@@ -375,5 +376,5 @@ def optimizer(name: str) -> OptimizerRule:
     if rank:
         if not rank.isdecimal() or not 1 <= len(rank) <= 9 or int(rank) < 1:
             raise InvalidSpec("optimizer {!r} has no usable rank; use a positive number, as in 'galore:128'", name[:80])
-        rule = rule._replace(rank=int(rank))
-    return rule._replace(paged=paged)
+        rule = replace(rule, rank=int(rank))
+    return replace(rule, paged=paged)

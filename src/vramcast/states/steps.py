@@ -7,7 +7,8 @@ that are DTensors or half precision are not copied.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from vramcast.domain.model import Parameter
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
@@ -15,7 +16,7 @@ from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.shapes import Shape, elements
 
 
-class Weight(NamedTuple):
+class Weight(Struct, frozen=True):
     """Equal weight tensors as one rank stores them."""
 
     owner: str

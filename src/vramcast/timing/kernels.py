@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from math import log, log2, prod
 from pkgutil import get_data
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from zlib import decompress
 
 from msgspec import Struct
@@ -154,7 +154,7 @@ LINKED: Final = {"all-reduce": 2.0, "all-gather": 1.0, "all-to-all": 1.0}
 """Collective -> how often (n - 1) / n of its bytes cross a link."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """A kernel that was looked up."""
 
     seconds: float

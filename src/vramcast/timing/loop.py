@@ -61,7 +61,7 @@ class Front(Struct, frozen=True):
     fixed_s: float = 0.0
 
 
-class Load(NamedTuple):
+class Load(Struct, frozen=True):
     """What users ask."""
 
     users: int
@@ -159,7 +159,7 @@ def closed_loop(
     most = max(FEWEST, min(MOST_USERS, MOST_STEPS // ceil_div(longest, tokens)))
     most = min(most, max(1, held, MOST_TOKENS // each))
     if tokens > limits.tokens or users > most:
-        fewer = load._replace(users=min(users, most))
+        fewer = replace(load, users=min(users, most))
         found = closed_loop(fewer, replace(limits, tokens=tokens), costs, front, pool, away_s=away_s)
         more = users / fewer.users
         between = (more - 1) * (found.first_token_s + load.answer * found.token_s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -178,7 +178,7 @@ PRECISIONS: Final = {
 """Dtype of a product's operands -> recipe with its rate."""
 
 
-class Operation(NamedTuple):
+class Operation(Struct, frozen=True):
     """One call of an operator on a card: what it computes and moves, and whose it is."""
 
     kind: str  # "product", "attention", "pointwise", UNREAD, "transfer" from or to the host, "wait" of the host for it
@@ -190,7 +190,7 @@ class Operation(NamedTuple):
     kernel: str = "flash"  # of attention
 
 
-class Timed(NamedTuple):
+class Timed(Struct, frozen=True):
     """A step: seconds by what they go to, and by module; both add up to the step."""
 
     seconds: dict[str, float]

@@ -308,7 +308,7 @@ def bare(frame: Frame) -> Frame:
 
     [pytorch] torch/csrc/profiler/python/combined_traceback.cpp
     """
-    return frame._replace(name=frame.name.rpartition(".")[2])
+    return replace(frame, name=frame.name.rpartition(".")[2])
 
 
 class _Told(Protocol):

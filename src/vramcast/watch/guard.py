@@ -20,8 +20,9 @@ from contextlib import suppress
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast import api, catalogue, formats, question, report, watch
@@ -70,7 +71,7 @@ SCRIPT: Final = re.compile(
 """How one that runs PyTorch begins."""
 
 
-class Job(NamedTuple):
+class Job(Struct, frozen=True):
     """A command with its environment."""
 
     words: tuple[str, ...]
@@ -110,7 +111,7 @@ class Job(NamedTuple):
         return False
 
 
-class Judgement(NamedTuple):
+class Judgement(Struct, frozen=True):
     """What is known of a command before it starts."""
 
     command: str = ""  # of vramcast that answers it
@@ -192,7 +193,7 @@ def _answered(
                 continue
             why = str(failed).partition("; --ignore-unread")[0] if lenient and isinstance(failed, Unsupported) else ""
             judgement = Judgement(command, options, asked.noted(found), why, (*of_release, *said))
-            return judgement._replace(doubt=_doubt(judgement, asked.resolve))
+            return replace(judgement, doubt=_doubt(judgement, asked.resolve))
     assert failed is not None
     raise failed
 
@@ -291,10 +292,10 @@ def fixed(job: Job, found: Judgement) -> tuple[Job, str]:
         options |= {name: found.options[name] for name in ("gpus", "used", "calibration") if name in found.options}
         options["from"] = (str(path),)
         change, texts = api.fitting_texts(options, replace(found.answer, changes=here), [path], found.command)
-    return job._replace(words=tuple(shlex.split(texts[path]))), change.change
+    return replace(job, words=tuple(shlex.split(texts[path]))), change.change
 
 
-class Ended(NamedTuple):
+class Ended(Struct, frozen=True):
     """What is left of a command."""
 
     status: int  # as a shell has it

@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.catalogue.gpu_texts import parse_gpus, taken
@@ -33,7 +34,7 @@ MOST_NAMED: Final = 3
 """Processes that are named."""
 
 
-class Here(NamedTuple):
+class Here(Struct, frozen=True):
     """What this machine has."""
 
     gpus: str  # as `--gpus` takes it

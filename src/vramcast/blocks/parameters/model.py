@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -150,7 +150,7 @@ def elements(parameters: tuple[Parameter, ...]) -> int:
     return sum(prod(parameter.shape) for parameter in parameters)
 
 
-class OwnedParameter(NamedTuple):
+class OwnedParameter(Struct, frozen=True):
     """A weight tensor, who owns it, and how many equal ones there are in a row."""
 
     owner: str  # "embedding", "decoder", "decoder.layers.3-30", "head", "mtp.0"

@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import OwnedParameter, named_parameters
 from vramcast.domain.model import Layer, Model, Run, Stack
 from vramcast.errors import UnknownName
+from vramcast.lazy import lazy_pattern
 
 JOINED: Final[dict[str, tuple[str, ...]]] = {
     "attention.qkv": ("attention.q", "attention.k", "attention.v"),
@@ -29,13 +30,13 @@ JOINED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Path of one product -> the weights it makes."""
 
-LAYERS: Final = re.compile(r"(?:layers\.(\d+)(?:-(\d+))?\.)?(.+)")
+LAYERS: Final = lazy_pattern(r"(?:layers\.(\d+)(?:-(\d+))?\.)?(.+)")
 
 LAST: Final = 1 << 30
 """A layer behind every other."""
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """Where the weights of one word are."""
 
     path: str

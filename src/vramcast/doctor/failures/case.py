@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from vramcast.domain.failure import Statement
 from vramcast.domain.verdict import Fit
+from vramcast.lazy import lazy_pattern
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ NOT_MEMORY: Final = ("not-memory", "triton")
 """Families of errors that look like it: misaligned addresses, a kernel that asks for more than a block has."""
 
 
-class Facts(NamedTuple):
+class Facts(Struct, frozen=True):
     """What the text around the statements says."""
 
     phases: frozenset[str] = frozenset()  # values of `PHASES`
@@ -195,7 +196,7 @@ class Predicted(Struct, frozen=True):
     capacity: int
 
 
-class Case(NamedTuple):
+class Case(Struct, frozen=True):
     """A statement, its arithmetic and what surrounds it."""
 
     statement: Statement
@@ -288,7 +289,7 @@ USED: Final = ("used_bytes", "total_bytes")
 BUSY: Final = 0.5
 """Share of a card from which on it counts as taken."""
 
-VERSION: Final = re.compile(r"(\d{1,3})\.(\d{1,3})")
+VERSION: Final = lazy_pattern(r"(\d{1,3})\.(\d{1,3})")
 
 
 def facts_of(found: Failures, words: frozenset[str], number: int | None = None) -> Facts:

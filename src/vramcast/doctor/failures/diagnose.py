@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.domain.snapshot import Snapshot
 from vramcast.errors import InvalidSpec, SourceError
+from vramcast.lazy import lazy_pattern
 
 if TYPE_CHECKING:
     from vramcast.doctor.failures.recording import Recorded
@@ -49,7 +49,7 @@ Shown = tuple[tuple[Remark, ...], tuple[Fix, ...]]
 """What a replay shows, and what it proves to help."""
 
 
-class Given(NamedTuple):
+class Given(Struct, frozen=True):
     """What a user gave beside the text."""
 
     job: Job | ServeJob | PipelineJob | None = None
@@ -93,7 +93,7 @@ def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
             statement, facts, proof = known.beside(statement, facts)
         case = case_of(statement, facts, growth.get(statement.numbers.get("device")))
         avoiding = next((fix.setting.partition("=")[2] for fix in proof[1] if fix.enough), "")
-        case = case._replace(job=job.predicted if job else None, replay_avoids=avoiding)
+        case = replace(case, job=job.predicted if job else None, replay_avoids=avoiding)
         findings.append(_finding(case, job, proof))
     training = given.job if isinstance(given.job, Job) else None
     checks = checks_of(told.whole, training, every=given.every_check)
@@ -235,7 +235,7 @@ MOST_TOLD: Final = 200
 LONGEST_PATH: Final = 1024
 """A longer text is no path [characters]."""
 
-NAMES_A_FILE: Final = re.compile(r"\S+\.(?:log|txt|out|err|json|pickle|pkl|gz)")
+NAMES_A_FILE: Final = lazy_pattern(r"\S+\.(?:log|txt|out|err|json|pickle|pkl|gz)")
 """A text that is nothing but this was meant as a path."""
 
 SNAPSHOT_BEGINS: Final = (
@@ -324,7 +324,7 @@ def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:
 
 def diagnosed_recording(snapshot: Snapshot, given: Given) -> Diagnosis:
     """The diagnosis of a recording alone."""
-    return diagnosis(snapshot.name, Told(), given._replace(snapshot=snapshot))
+    return diagnosis(snapshot.name, Told(), replace(given, snapshot=snapshot))
 
 
 def _snapshot_at(path: Path) -> Snapshot:

@@ -15,7 +15,6 @@ and cache; "Not enough memory" is raised when weights leave nothing of it
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -32,6 +31,7 @@ from vramcast.doctor.failures.quantities import (
     needed_bytes,
 )
 from vramcast.domain.verdict import Fit
+from vramcast.lazy import lazy_pattern
 from vramcast.units import GIB
 
 Holds: TypeAlias = Callable[[Case], bool]
@@ -69,7 +69,7 @@ TF_HANDLE: Final = r"Could not create cudnn handle|failed to create cu\w{3,8} ha
 SERVER_FILLS: Final = r"gpu_memory_utilization|ESTIMATE_CUDAGRAPHS|mem[-_]fraction[-_]static"
 SERVER_WORDS: Final = {"vllm": r"vllm|gpu_memory_utilization", "sglang": r"sglang|mem[-_]fraction[-_]static"}
 
-OLD_WORDING: Final = re.compile(r"already allocated")
+OLD_WORDING: Final = lazy_pattern(r"already allocated")
 """PyTorch up to 2.0, which has no expandable segments."""
 
 
@@ -298,7 +298,7 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-INTERVAL: Final = re.compile(r"(\w+)([\[(])([\d.]*),([\d.]*)([\])])")
+INTERVAL: Final = lazy_pattern(r"(\w+)([\[(])([\d.]*),([\d.]*)([\])])")
 
 
 def condition(when: str, says: str = "") -> Holds:

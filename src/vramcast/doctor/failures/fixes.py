@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -19,12 +18,13 @@ from vramcast.doctor.failures.causes import Judged
 from vramcast.doctor.failures.evidence import Holds, condition, is_server, table
 from vramcast.doctor.failures.quantities import NEAR, higher_share, kv_missing
 from vramcast.domain.failure import Cause, Fix, Remark
+from vramcast.lazy import lazy_pattern
 from vramcast.units import MIB, ceil_div
 
 BLOCK_TOKENS: Final = 16
 """Tokens of a cache block of vLLM; lengths are cut to whole blocks."""
 
-CONF_NAME: Final = re.compile(r"PYTORCH_(?:[A-Z]{2,5}_)?ALLOC_CONF")
+CONF_NAME: Final = lazy_pattern(r"PYTORCH_(?:[A-Z]{2,5}_)?ALLOC_CONF")
 
 CONF_NAMES: Final[dict[str, str]] = {
     "torch-hip": "PYTORCH_HIP_ALLOC_CONF", "torch-npu": "PYTORCH_NPU_ALLOC_CONF",

@@ -177,8 +177,8 @@ def with_event(known: Recorded, statement: Statement, facts: Facts, event: Event
         if any(GENERATES.search(frame.filename) for frame in frames):
             phases |= {"generate"}
     words = {name for name, pattern in AROUND.items() if any(pattern.search(frame.filename) for frame in frames)}
-    return replace(statement, numbers=numbers), facts._replace(
-        phases=phases, words=facts.words | words,
+    return replace(statement, numbers=numbers), replace(
+        facts, phases=phases, words=facts.words | words,
         trains=facts.trains or _trains(known.of(event.device)),
         alloc_conf=facts.alloc_conf or known.snapshot.alloc_conf,
     )

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
@@ -87,7 +89,7 @@ def written_together(job: Job) -> int:
 
 def of_answers(recipe: Recipe, job: Job) -> Recipe:
     """The recipe of a micro-batch, whose head reads the answers alone."""
-    return recipe._replace(sizes=recipe.sizes._replace(last_logits=job.workload.completion_len + 1))
+    return replace(recipe, sizes=replace(recipe.sizes, last_logits=job.workload.completion_len + 1))
 
 
 class Answered(NamedTuple):
@@ -102,14 +104,14 @@ class Answered(NamedTuple):
 
 def answered(job: Job, recipe: Recipe) -> Answered:
     """What runs beside the micro-batches of a recipe."""
-    asked = recipe._replace(sizes=recipe.sizes._replace(adapter=None), recompute=False, kept_logits=0)
+    asked = replace(recipe, sizes=replace(recipe.sizes, adapter=None), recompute=False, kept_logits=0)
     loads_fp32 = trl_version(job) >= LOADS_FP32_SINCE and job.engine_options.get("dtype", "float32") == "float32"
     own = job.plan.peft is None
     rated = Rated(asked if beta_of(job) else None, own, (), (), loads_fp32)
     again = job.workload.objective == "rloo"
     return Answered(
-        rated, rated._replace(reference=None, looked_at=_looked_at(recipe)), written_ahead(recipe, job),
-        _without_autograd(recipe._replace(recompute=False)) if again else (),
+        rated, replace(rated, reference=None, looked_at=_looked_at(recipe)), written_ahead(recipe, job),
+        _without_autograd(replace(recipe, recompute=False)) if again else (),
         _said(written_together(job)),
     )
 
@@ -124,7 +126,7 @@ def completion_phases(job: Job, recipe: Recipe, stepping: Stepping) -> tuple[Map
     """Phases of a run in which every rank has policy and reference whole, and what there is to say."""
     found = answered(job, recipe)
     load, rating = whole_reference(found.reference, cached=True)
-    stepping = stepping._replace(between=found.looked_at.between(()))
+    stepping = replace(stepping, between=found.looked_at.between(()))
     phases = plain_phases(recipe, stepping, generation=found.generation)
     return with_answers(phases, load, (*found.generation, *rating, *found.own)), found.said
 
@@ -174,10 +176,10 @@ def written_ahead(recipe: Recipe, job: Job) -> Program:
     if not (together := written_together(job)):
         return ()
     prompt, length = job.workload.seq_len, sizes.seq_len
-    reading = recipe._replace(
-        recompute=False, sizes=sizes._replace(batch=together, seq_len=prompt, last_logits=1),
+    reading = replace(
+        recipe, recompute=False, sizes=replace(sizes, batch=together, seq_len=prompt, last_logits=1),
     )
-    one = recipe._replace(recompute=False, sizes=sizes._replace(batch=together, seq_len=1, last_logits=1))
+    one = replace(recipe, recompute=False, sizes=replace(sizes, batch=together, seq_len=1, last_logits=1))
     vocabulary = Tensor(
         name="scores", num_bytes=together * recipe.model.vocab * FP32, category=Category.TEMPORARIES,
         owner="generation", formula=Note("{:,} answers x {:,} x {} B", together, recipe.model.vocab, FP32),

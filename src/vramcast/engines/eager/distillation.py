@@ -79,11 +79,11 @@ def taught(student: Recipe, teacher: Recipe, *, wide: bool = False) -> Rated:
         wide: `loaded_wide`
     """
     width = student.sizes.numerics.compute
-    sizes = teacher.sizes._replace(adapter=None) if wide else teacher.sizes._replace(
-        frozen=True, adapter=None, numerics=Numerics(width, width, width, width), norm_weights=None,
+    sizes = replace(teacher.sizes, adapter=None) if wide else replace(
+        teacher.sizes, frozen=True, adapter=None, numerics=Numerics(width, width, width, width), norm_weights=None,
     )
-    asked = teacher._replace(
-        sizes=sizes, loss=LOGITS_ALONE, returns_fp32=student.returns_fp32, outputs_fp32=student.outputs_fp32,
+    asked = replace(
+        teacher, sizes=sizes, loss=LOGITS_ALONE, returns_fp32=student.returns_fp32, outputs_fp32=student.outputs_fp32,
         recompute=False, kept_logits=0, learning=(), offloads=False,
     )
     return Rated(asked, own=True, held=(), looked_at=(), loads_fp32=False, one_unit=False, objective="gkd",
@@ -92,7 +92,7 @@ def taught(student: Recipe, teacher: Recipe, *, wide: bool = False) -> Rated:
 
 def own_answers(job: Job, student: Recipe) -> Program:
     """What the student writes before a step, where it does."""
-    return written_ahead(student._replace(loss=LOGITS_ALONE), job) if job.workload.completion_len else ()
+    return written_ahead(replace(student, loss=LOGITS_ALONE), job) if job.workload.completion_len else ()
 
 
 def teacher_sentence(job: Job) -> str:

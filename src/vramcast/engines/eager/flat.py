@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks.parts import EXPERTS
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.eager.passes import Around, Piece
@@ -38,7 +40,7 @@ class Flat(Around):
 
     def __init__(self, found: Mapping[str, Part], sharding: Sharding) -> None:
         self.whole = sharding.ranks == 1  # NO_SHARD: casts die behind forward whatever was asked
-        self.found, self.sharding = found, sharding._replace(reshard=True) if self.whole else sharding
+        self.found, self.sharding = found, replace(sharding, reshard=True) if self.whole else sharding
         self.units = {owner: self._unit(owner, part.own) for owner, part in found.items() if part.own}
         self.outside = self.sharding.expert_ranks is not None
         apart = {owner: self._unit(owner, part.leaves, "experts'" if self.outside else "adapters'")
@@ -52,7 +54,7 @@ class Flat(Around):
         """All weights of a unit have one type; packed ones are read as numbers of 16 bits."""
         sharding = self.sharding
         if name == "experts'":  # as they are loaded
-            sharding = sharding._replace(ranks=1, master=None, compute=None, reduced=None, offload=False)
+            sharding = replace(sharding, ranks=1, master=None, compute=None, reduced=None, offload=False)
         widest = max(own, key=sharding.stored_width)
         width = max(sharding.stored_width(widest), STORAGE_WIDTH)
         elements = sum(ceil_div(weight.elements * sharding.stored_width(weight), width) for weight in own)
@@ -86,7 +88,7 @@ class Flat(Around):
                 yield weight
                 continue
             share, width = ceil_div(weight.elements, self.sharding.ranks), self.sharding.stored_width(weight)
-            yield weight._replace(shape=(share,), width=width, gradient_width=width)
+            yield replace(weight, shape=(share,), width=width, gradient_width=width)
 
     def begin(self) -> Program:
         """The root's weights are gathered, and stay."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, between
 from vramcast.engines.eager.flat import Flat
@@ -96,7 +98,7 @@ class PerWeight(Around):
     def _share(self, weight: Weight) -> Weight:
         width = self.sharding.stored_width(weight)
         shape = sharded_shape(weight.shape, self.sharding.ranks_of(weight))
-        return weight._replace(shape=shape, width=width, gradient_width=width)
+        return replace(weight, shape=shape, width=width, gradient_width=width)
 
     def shards(self) -> Iterator[Weight]:
         """What the optimizer steps."""
@@ -196,7 +198,7 @@ def _units(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Iterator[
     experts = tuple(weight for weight in own if sharding.ranks_of(weight) != sharding.ranks)
     yield _unit(owner, tuple(weight for weight in own if weight not in experts), sharding)
     if experts:
-        apart = _unit(owner, experts, sharding._replace(ranks=sharding.ranks_of(experts[0])))
+        apart = _unit(owner, experts, replace(sharding, ranks=sharding.ranks_of(experts[0])))
         alone, widest = sharding.ranks_of(experts[0]) == 1, max(experts, key=lambda weight: weight.learns)
         widths = {"reduced": sharding.reduced_width(widest), "stored": sharding.stored_width(widest)}
         yield apart.outside(**widths) if alone else apart
@@ -257,7 +259,7 @@ def _reference(compared: Rated, around: Flat | PerWeight) -> tuple[Program, Prog
         return (), compared.between(())
     if not compared.own:
         return (), compared.between(inference(recipe, blocks(recipe), Again(around)))
-    sharding = sharding._replace(master=FP32 if compared.loads_fp32 and sharding.compute else None)
+    sharding = replace(sharding, master=FP32 if compared.loads_fp32 and sharding.compute else None)
     if sharding.by == "fsdp1" or not compared.one_unit:
         found = parts(recipe, leaves=True)
         wrapped = Flat(found, sharding)
@@ -265,7 +267,7 @@ def _reference(compared: Rated, around: Flat | PerWeight) -> tuple[Program, Prog
     else:
         found = parts(recipe, leaves=False)
         load = tuple(PerWeight(found, sharding, tied=recipe.model.tied).load())
-        every = (w._replace(shape=(w.repeats * w.shape[0], *w.shape[1:]), repeats=1) for w in sharded(found))
+        every = (replace(w, shape=(w.repeats * w.shape[0], *w.shape[1:]), repeats=1) for w in sharded(found))
         unit = _unit("reference", tuple(every), sharding)
         dropped = (Free(unit.gathered),) if unit.shared else ()
         forward = (*gather((unit,)), *copy_out((unit,)), *inference(recipe), *release((unit,)), *dropped)

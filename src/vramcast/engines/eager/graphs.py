@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast import operators
 from vramcast.blocks.ends import boundary, chained, embedding, head
@@ -25,7 +28,7 @@ holds it for theirs [transformers masking_utils.py `eager_mask`]."""
 BATCH_TENSORS: Final = ("input_ids", "labels", "attention_mask", "position_ids")
 
 
-class Layers(NamedTuple):
+class Layers(Struct, frozen=True):
     """A stack's residual layers, equal ones once, and the stream that ties them."""
 
     graphs: tuple[tuple[int, Graph], ...]
@@ -38,7 +41,7 @@ class Layers(NamedTuple):
     is_merged: bool = False  # its output takes the places of tokens, and is gone then
 
 
-class Blocks(NamedTuple):
+class Blocks(Struct, frozen=True):
     """All graphs of a model."""
 
     towers: tuple[Layers, ...]
@@ -79,7 +82,7 @@ def blocks(recipe: Recipe) -> Blocks:
     if model.main.name in recipe.frozen and not (feeds or _learning(first)):
         for graph in (first, *(graph for _, graph in main.graphs), last):
             without_gradients(graph)
-        main = main._replace(flows=False)
+        main = replace(main, flows=False)
     return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
 
 
@@ -105,7 +108,7 @@ def _tower(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
         without_gradients(first)
     crosses = any(layer.cross_attention for layer in recipe.model.main.layers)
     merged = bool(stack.projector) and not crosses
-    return found._replace(entrance=first, exit=last, flows=flows, is_merged=merged)
+    return replace(found, entrance=first, exit=last, flows=flows, is_merged=merged)
 
 
 def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:

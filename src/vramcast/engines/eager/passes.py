@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end, transient
 from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
@@ -16,14 +16,14 @@ from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_i
 from vramcast.units import FP32, ceil_div
 
 
-class Gradient(NamedTuple):
+class Gradient(Struct, frozen=True):
     """Weight gradients that a backward leaves behind."""
 
     tensor: Tensor
     repeats: int
 
 
-class Passes(NamedTuple):
+class Passes(Struct, frozen=True):
     """One micro-batch."""
 
     forward: Program
@@ -88,7 +88,7 @@ class Around:
         return ()
 
 
-class Gathered(NamedTuple):
+class Gathered(Struct, frozen=True):
     """Full weights that exist only while their block runs (ZeRO-3): one tensor per block of the main stack."""
 
     embedding: Tensor
@@ -111,12 +111,12 @@ class _Lowering(Struct):
         share = _share(graph, self.shares)
         if share is not None:
             self.gradients.append(Gradient(share, count))
-            found = found._replace(backward=(*found.backward, Alloc(share)))
+            found = replace(found, backward=(*found.backward, Alloc(share)))
         if weight is None:
             return found
         # gathered into a flat buffer, then copied out of it
         born, died = (Alloc(weight), Alloc(weight), Free(weight)), Free(weight)
-        return found._replace(forward=(*born, *found.forward, died), backward=(*born, *found.backward, died))
+        return replace(found, forward=(*born, *found.forward, died), backward=(*born, *found.backward, died))
 
     def stack(self, layers: Layers, weights: tuple[Tensor | None, ...] = ()) -> tuple[Piece, ...]:
         """The layers of a stack."""
@@ -144,8 +144,8 @@ def _offloaded(lowered: Lowered) -> Lowered:
     under `save_on_cpu` a trace has 1.18 GiB and this 1.43 (1.43 and 1.45 where layers are recomputed).
     """
     saved = _saved(lowered.forward)
-    return lowered._replace(
-        forward=(*lowered.forward, *map(Free, saved)), backward=(*map(Alloc, saved), *lowered.backward),
+    return replace(
+        lowered, forward=(*lowered.forward, *map(Free, saved)), backward=(*map(Alloc, saved), *lowered.backward),
         saved=tuple(map(Alloc, saved)),
     )
 
@@ -198,7 +198,7 @@ def passes(
         lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None))
     tied = _tied(recipe, built)
     if tied is not None:
-        first, last = (found._replace(backward=tied.held(found.backward)) for found in (first, last))
+        first, last = (replace(found, backward=tied.held(found.backward)) for found in (first, last))
     added = () if tied is None else (tied.table,)
     heads, between = _asked(last.forward, between)
     inputs, kept = input_tensors(recipe), _kept_logits(recipe, recipe.kept_logits)
@@ -249,7 +249,7 @@ def _leaving(main: Layers) -> Lowered:
     return Lowered((Free(main.hidden),), (Alloc(main.gradient),) if main.flows else (), ())
 
 
-class Tied(NamedTuple):
+class Tied(Struct, frozen=True):
     """The two gradients of a table that is the head, too. Autograd waits for both before it accumulates either."""
 
     head: Tensor
@@ -291,7 +291,7 @@ def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
     return None
 
 
-class _Lowered(NamedTuple):
+class _Lowered(Struct, frozen=True):
     """A tower's programs."""
 
     layers: Layers

@@ -8,7 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention, MultiLatentAttention, scorer
@@ -27,7 +30,7 @@ BUCKET_BYTES: Final = 25 * MIB
 """DDP's bucket_cap_mb [pytorch torch/nn/parallel/distributed.py]."""
 
 
-class Stepping(NamedTuple):
+class Stepping(Struct, frozen=True):
     """How weights are updated."""
 
     optimizer: OptimizerRule
@@ -143,15 +146,15 @@ def all_phases(job: Job, recipe: Recipe, stepping: Stepping) -> Mapping[Phase, P
     if recipe.sizes.adapter is not None:
         # the reference is the policy with its adapter switched off
         copies = tuple(name for name in copies if name != "reference")
-    frozen = recipe._replace(sizes=recipe.sizes._replace(frozen=True, adapter=None), learning=())
+    frozen = replace(recipe, sizes=replace(recipe.sizes, frozen=True, adapter=None), learning=())
     load = list(phases[Phase.LOAD])
     before: Program = generation if objective in ("ppo", "grpo") else ()
     for name in copies:
-        copied = frozen if name == "reference" else frozen._replace(model=scorer(frozen.model))
-        load += weight_program(weight._replace(owner=f"{name}.{weight.owner}") for weight in weights(copied))
+        copied = frozen if name == "reference" else replace(frozen, model=scorer(frozen.model))
+        load += weight_program(replace(weight, owner=f"{name}.{weight.owner}") for weight in weights(copied))
         before += inference(copied)
     if objective == "ppo":
-        critic = plain_phases(recipe._replace(model=scorer(recipe.model)), stepping)
+        critic = plain_phases(replace(recipe, model=scorer(recipe.model)), stepping)
         load += critic[Phase.LOAD]
         phases[Phase.FIRST_STEP] += critic[Phase.FIRST_STEP]
         phases[Phase.STEP] += critic[Phase.STEP]

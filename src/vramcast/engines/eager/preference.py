@@ -29,8 +29,9 @@ the context is left, without autograd, too
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Loss, Phase, Precision
@@ -158,7 +159,7 @@ def rated_loss(job: Job) -> str | None:
     return "log_probabilities_shifted" if version >= VIEWS_SINCE else "log_probabilities_copied"
 
 
-class Rated(NamedTuple):
+class Rated(Struct, frozen=True):
     """What runs between forward and backward."""
 
     reference: Recipe | None  # None: nobody is asked
@@ -208,7 +209,7 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
     asked = None if job.engine_options.get("precompute_ref_log_probs") else recipe
     own = job.plan.peft is None or in_variables(job)
     if asked is not None:
-        asked = recipe._replace(sizes=sizes._replace(adapter=None), recompute=False, kept_logits=0)
+        asked = replace(recipe, sizes=replace(sizes, adapter=None), recompute=False, kept_logits=0)
     loads_fp32 = version >= LOADS_FP32_SINCE and job.engine_options.get("dtype", "float32") == "float32"
     apart = own and sharder(job) in ("fsdp1", "fsdp2") and not recipe.returns_fp32
     behind = job.engine_options.get("log_probs") in BEHIND
@@ -219,7 +220,7 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
     found = Rated(asked, own, (), (), loads_fp32, one_unit, objective)
     if in_one(job):  # fp32 logits of the policy are returned with the loss; KTO's reference holds its own, too
         one = Alloc(tensor("logits of the policy", size // width * FP32))
-        return found._replace(held=(one,) * (2 if job.workload.objective == "kto" and asked is not None else 1))
+        return replace(found, held=(one,) * (2 if job.workload.objective == "kto" and asked is not None else 1))
     if in_variables(job):  # the logits are kept by the recipe
         return found._replace(loads_fp32=False, looked_at=(Alloc(tensor("log-probabilities of the reference", size)),))
     if version < HOLDS_SINCE or by_rows(job) or behind:
@@ -229,19 +230,19 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
         held = [tensor("logits of the policy", size)] * extra
     if asked is not None:
         if apart:
-            found = found._replace(reference=asked._replace(outputs_fp32=False))
+            found = replace(found, reference=replace(asked, outputs_fp32=False))
         size_of_reference = sizes.tokens * recipe.model.vocab * sizes.numerics.compute if apart else size
         looked_at = [tensor("logits of the reference", size_of_reference)] * (1 + copies)
     if job.workload.objective == "kto":  # more than the entropy, which is done by then
         most, early = ceil_div(sizes.batch, 2) * size // sizes.batch, version < KTO_COPIES_LATE_SINCE
         (held if early else looked_at).append(tensor("logits of both kinds of answers", size))
         looked_at.append(tensor("logits of completions", most))
-        return found._replace(held=tuple(map(Alloc, held)), looked_at=tuple(map(Alloc, looked_at)))
+        return replace(found, held=tuple(map(Alloc, held)), looked_at=tuple(map(Alloc, looked_at)))
     if not copies:
         looked_at.append(tensor("logits in one piece", size))
     rows = min(ENTROPY_ROWS, sizes.tokens) * size // max(1, sizes.tokens)
     looked_at += [tensor("rows of the entropy", rows)] * ENTROPY_TENSORS
-    return found._replace(held=tuple(map(Alloc, held)), looked_at=tuple(map(Alloc, looked_at)))
+    return replace(found, held=tuple(map(Alloc, held)), looked_at=tuple(map(Alloc, looked_at)))
 
 
 class Cached(Around):
@@ -309,6 +310,6 @@ def whole_reference(compared: Rated, *, cached: bool) -> tuple[Program, Program]
 def compared_phases(recipe: Recipe, stepping: Stepping, compared: Rated) -> Mapping[Phase, Program]:
     """Phases of a run in which every rank has policy and reference whole."""
     load, forward = whole_reference(compared, cached=True)
-    phases = dict(plain_phases(recipe, stepping._replace(between=compared.between(forward))))
+    phases = dict(plain_phases(recipe, replace(stepping, between=compared.between(forward))))
     phases[Phase.LOAD] += load
     return phases

@@ -109,7 +109,7 @@ def recipe_of(
     towers = tuple(tower for tower in found if tower is not None)
     if towers and any(layer.cross_attention for layer in job.model.main.layers):
         decoder_len = job.workload.decoder_seq_len or sizes.seq_len
-        sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
+        sizes = replace(sizes, source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
     if halves:
         sizes = _under_autocast(sizes, job.model.main)
         if not job.engine_options.get("whole_towers"):
@@ -252,8 +252,8 @@ def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:
     written = written or (stack.vision is not None and stack.vision.pre_norm)
     written = written or (sizes.expert_loop and isinstance(layer.channel, MoE))
     wide = written or (sizes.packs("") and QUANTISED[sizes.stored].follows_input)
-    numerics = sizes.numerics._replace(residual=FP32) if wide else sizes.numerics
-    return sizes._replace(wide_layer_norms=True, numerics=numerics)
+    numerics = replace(sizes.numerics, residual=FP32) if wide else sizes.numerics
+    return replace(sizes, wide_layer_norms=True, numerics=numerics)
 
 
 def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
@@ -262,12 +262,12 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
     None where images may have any size and none is given: batches of text only.
     """
     if stack.vision is None:
-        return Tower(stack, sizes._replace(hidden=stack.hidden))
+        return Tower(stack, replace(sizes, hidden=stack.hidden))
     patches = image_positions(stack, job.workload.image_size)
     if not patches or not job.workload.images:
         return None
-    variant = sizes._replace(
-        hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images, masked=False, keys=None
+    variant = replace(
+        sizes, hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images, masked=False, keys=None
     )
     if job.engine_options.get("whole_towers"):
         variant = variant._replace(stored="full", left_whole=(), numerics=NUMERICS[job.plan.precision])
@@ -298,7 +298,7 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
     whole = STACKED in left_whole(job.model.family, transformers_version(job)) and job.engine != "torchtitan"
     stacked = whole and job.engine != "unsloth" and peft.method == "lora"
     _refuse_unmodelled(job, peft, places, whole=whole)
-    paths = within((place._replace(first=0, last=LAST) for place in places), main.name, 0, LAST)
+    paths = within((replace(place, first=0, last=LAST) for place in places), main.name, 0, LAST)
     options: tuple[tuple[str, float], ...] = ()
     if peft.trainable_parameters is not None:
         options = (("elements", peft.trainable_parameters / max(1, _adapted_layers(job.model, places))),)
@@ -402,16 +402,16 @@ def stepping_of(job: Job) -> Stepping:
     if plan.offload_optimizer != "none" or plan.offload_parameters != "none":
         raise Unsupported("offload is not modelled for --engine {}; use --engine deepspeed", job.engine)
     bucket_views = bool(job.engine_options.get("gradient_as_bucket_view", False))
-    return sharded_stepping_of(job)._replace(replicas=job.replicas, bucket_views=bucket_views)
+    return replace(sharded_stepping_of(job), replicas=job.replicas, bucket_views=bucket_views)
 
 
 def sharded_stepping_of(job: Job) -> Stepping:
     """Optimizer and accumulation, whoever holds what is stepped."""
     rule, torch = optimizer(job.plan.optimizer), software(job).torch
     if torch < TWO_LISTS_UNTIL and job.plan.optimizer in ("adam", "adamw"):
-        rule = rule._replace(foreach_temporaries=2)
+        rule = replace(rule, foreach_temporaries=2)
     if engine_of(job).is_trainer and rule.in_fp32:  # [transformers trainer.py `create_optimizer`]: embeddings apart
-        rule = rule._replace(wide_embeddings=True)
+        rule = replace(rule, wide_embeddings=True)
     return Stepping(
         rule, kernel=optimizer_kernel(job), grad_accum=job.workload.grad_accum,
         workspaces=blas_workspaces(job, torch=torch),

@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of, word_outside
@@ -45,10 +48,10 @@ class Tower(NamedTuple):
 
 
 def _scaled(sizes: Sizes, evaluation: int, step: int) -> Sizes:
-    return sizes._replace(batch=sizes.batch * evaluation // step)
+    return replace(sizes, batch=sizes.batch * evaluation // step)
 
 
-class Recipe(NamedTuple):
+class Recipe(Struct, frozen=True):
     """One model's forward and backward on one rank."""
 
     model: Model
@@ -94,7 +97,7 @@ class Recipe(NamedTuple):
         if evaluation == step:
             return self
         towers = tuple(tower._replace(sizes=_scaled(tower.sizes, evaluation, step)) for tower in self.towers)
-        return self._replace(sizes=_scaled(self.sizes, evaluation, step), towers=towers)
+        return replace(self, sizes=_scaled(self.sizes, evaluation, step), towers=towers)
 
     def at(self, stack: Stack, sizes: Sizes, first: int, last: int) -> Sizes:
         """What some layers of a stack are like: their adapters among those of the model."""
@@ -111,7 +114,7 @@ class Recipe(NamedTuple):
 
     def of(self, stack: Stack, sizes: Sizes) -> Sizes:
         """The sizes of a stack that may be frozen."""
-        return sizes._replace(frozen=True) if stack.name in self.frozen else sizes
+        return replace(sizes, frozen=True) if stack.name in self.frozen else sizes
 
 
 def weights(recipe: Recipe) -> tuple[Weight, ...]:
@@ -136,7 +139,7 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
             found += _quantised(weight, sizes.stored)
         elif learns and sizes.frozen and recipe.copies_learning:
             # PEFT's modules_to_save trains a copy and keeps the original
-            found += [weight._replace(learns=False), weight._replace(path=f"{path}.trained copy")]
+            found += [replace(weight, learns=False), replace(weight, path=f"{path}.trained copy")]
         else:
             found.append(weight)
         found += behind.pop((owned.owner, path), ())
@@ -161,8 +164,8 @@ def _divided(weight: Weight, split: Split | None, ranks: int) -> Weight:
     if split is Split.REPLICATED:
         return weight
     if split is Split.ROW:
-        return weight._replace(shape=(rows, *(ceil_div(side, ranks) for side in columns)))
-    return weight._replace(shape=(ceil_div(rows, ranks), *columns))
+        return replace(weight, shape=(rows, *(ceil_div(side, ranks) for side in columns)))
+    return replace(weight, shape=(ceil_div(rows, ranks), *columns))
 
 
 def part_of(owner: str, path: str) -> str:
@@ -183,7 +186,7 @@ def _packed(parameter: Parameter, sizes: Sizes, *, in_layer: bool) -> bool:
 
 def _quantised(weight: Weight, stored: str) -> list[Weight]:
     parts = QUANTISED[stored].stored_bytes(weight.elements)
-    return [weight._replace(path=f"{weight.path}.{name}", shape=(size,), width=1) for name, size in parts]
+    return [replace(weight, path=f"{weight.path}.{name}", shape=(size,), width=1) for name, size in parts]
 
 
 def _adapters(recipe: Recipe) -> dict[tuple[str, str], list[Weight]]:
@@ -218,10 +221,11 @@ def _corrections(weight: Weight, adapter: Adapter) -> list[Weight]:
     *copies, rows, columns = weight.shape
     return [
         Weight(
-            weight.owner, f"{weight.path}.{adapter.method}.{name}", (*copies, *shape), weight.repeats, width, learns,
+            weight.owner, f"{weight.path}.{adapter.method}.{one.name}", (*copies, *one.shape), weight.repeats,
+            one.width, one.learns,
             source=f"peft src/peft/tuners, {adapter.method}",
         )
-        for name, shape, width, learns in ADAPTERS[adapter.method].weights(rows, columns, adapter)
+        for one in ADAPTERS[adapter.method].weights(rows, columns, adapter)
     ]
 
 
@@ -235,7 +239,7 @@ STORAGE_WIDTH: Final = 2
 """Packed weights are kept as numbers of 16 bits (bnb_4bit_quant_storage) [bytes]."""
 
 
-class Sharding(NamedTuple):
+class Sharding(Struct, frozen=True):
     """Who shards, and how. Widths are bytes of an element."""
 
     by: Literal["fsdp1", "fsdp2"]
@@ -276,7 +280,7 @@ class Sharding(NamedTuple):
         return self.reduced or self.compute or self.stored_width(weight)
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Weights of one module, as they are wrapped."""
 
     own: tuple[Weight, ...]  # sharded with it
@@ -322,16 +326,16 @@ def with_local_experts(found: Mapping[str, Part], ep: int) -> Mapping[str, Part]
     """The same, a rank's experts alone."""
     def local(weight: Weight) -> Weight:
         experts, *rest = weight.shape
-        return weight._replace(shape=(ceil_div(experts, ep), *rest)) if weight.path.startswith(EXPERTS) else weight
+        return replace(weight, shape=(ceil_div(experts, ep), *rest)) if weight.path.startswith(EXPERTS) else weight
 
-    return {owner: part._replace(own=tuple(map(local, part.own))) for owner, part in found.items()}
+    return {owner: replace(part, own=tuple(map(local, part.own))) for owner, part in found.items()}
 
 
 def with_experts_outside(found: Mapping[str, Part], ep: int) -> Mapping[str, Part]:
     """The same, a rank's experts alone, and those apart from what FSDP1 shards."""
     return {
-        owner: part._replace(
-            own=tuple(weight for weight in part.own if not weight.path.startswith(EXPERTS)),
+        owner: replace(
+            part, own=tuple(weight for weight in part.own if not weight.path.startswith(EXPERTS)),
             leaves=tuple(weight for weight in part.own if weight.path.startswith(EXPERTS)),
         )
         for owner, part in with_local_experts(found, ep).items()
@@ -348,9 +352,9 @@ def with_frozen_in_root(found: Mapping[str, Part], towers: Iterable[str]) -> Map
     """The same, towers of which nothing learns owned by the root."""
     owned = {tower: [owner for owner in found if owner.startswith(f"{tower}.layers.")] for tower in towers}
     still = {owner for owners in owned.values() if not any(found[owner].learns for owner in owners) for owner in owners}
-    moved = (w._replace(shape=(w.repeats * w.shape[0], *w.shape[1:]), repeats=1)
+    moved = (replace(w, shape=(w.repeats * w.shape[0], *w.shape[1:]), repeats=1)
              for owner in sorted(still) for w in found[owner].own)
-    root = found[ROOT]._replace(own=(*found[ROOT].own, *moved))
+    root = replace(found[ROOT], own=(*found[ROOT].own, *moved))
     return {owner: part for owner, part in found.items() if owner not in still} | {ROOT: root}
 
 

@@ -70,12 +70,13 @@ def with_its_kernels(recipe: Recipe, job: Job) -> Recipe:
     """The recipe with Liger's norms, activations and rotary embeddings, and the loss that cuts where that is asked."""
     kernels, sizes = liger_kernels(job), recipe.sizes
     if job.engine_options.get("cut_cross_entropy"):
-        recipe = recipe._replace(loss=LINEAR + "cut_cross_entropy")
-    sizes = sizes._replace(
+        recipe = replace(recipe, loss=LINEAR + "cut_cross_entropy")
+    sizes = replace(
+        sizes,
         rope="liger" if "rope" in kernels else sizes.rope, norm="liger" if "rms_norm" in kernels else sizes.norm,
         activation="liger" if "swiglu" in kernels else sizes.activation,
     )
-    return recipe._replace(sizes=sizes)
+    return replace(recipe, sizes=sizes)
 
 
 def transformers_version(job: Job) -> Version:

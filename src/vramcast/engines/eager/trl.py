@@ -182,9 +182,9 @@ def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
         numerics = Numerics(FP32, compute, FP32, FP32)
     else:
         follows = sizes.norm == "gemma" and recipe.model.main.layers[0].norm is Norm.RMS
-        numerics = sizes.numerics if follows else sizes.numerics._replace(residual=FP32)
-    sizes = sizes._replace(numerics=numerics, norm_weights=FP32)
-    return recipe._replace(sizes=sizes), said
+        numerics = sizes.numerics if follows else replace(sizes.numerics, residual=FP32)
+    sizes = replace(sizes, numerics=numerics, norm_weights=FP32)
+    return replace(recipe, sizes=sizes), said
 
 
 def reference_sentences(job: Job) -> tuple[str, ...]:

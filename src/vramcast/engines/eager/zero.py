@@ -16,7 +16,10 @@ weights themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, transient
@@ -37,7 +40,7 @@ MOST_SUB_GROUPS: Final = 1 << 16
 """Of one rank: each is three blocks, and DeepSpeed makes a 7B model's in one to eight."""
 
 
-class Zero(NamedTuple):
+class Zero(Struct, frozen=True):
     """Settings of ZeRO, with DeepSpeed's defaults. Buckets count elements."""
 
     shards: Shards
@@ -66,7 +69,7 @@ def zero_phases(recipe: Recipe, zero: Zero, compared: Rated | None = None) -> Ma
     """Load, first step, step, evaluation of one rank under ZeRO 1, 2 or 3."""
     found = parts(recipe, leaves=False)
     held, constants = tuple(sharded(found)), weight_program(whole(found))
-    zero = zero._replace(hidden=_hidden_elements(held))
+    zero = replace(zero, hidden=_hidden_elements(held))
     everything = zero.shards is Shards.EVERYTHING
     before = transient(_tensor("base before it is partitioned", _total_bytes(held, zero), Category.TEMPORARIES))
     load = (*constants, *(before if everything and zero.loads_whole else ()),

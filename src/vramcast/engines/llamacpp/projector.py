@@ -295,7 +295,8 @@ def _weights(model: Model, tower: Stack, stored: str) -> Iterator[Weight]:
     """The tensors of the file [convert]."""
     older = KINDS[model.family].graph is llava  # a file of the converter before MmprojModel
     layers = tower.num_layers - older
-    for owner, parameter, repeats in named_parameters(model):
+    for owned in named_parameters(model):
+        owner, parameter, repeats = owned.owner, owned.parameter, owned.repeats
         if owner.partition(".layers.")[0] != tower.name:
             continue
         shape, path = parameter.shape, parameter.path

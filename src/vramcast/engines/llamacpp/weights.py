@@ -16,6 +16,8 @@ from itertools import accumulate
 from math import prod
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MoE, MultiLatentAttention, StoredWeights
 from vramcast.domain.serving import ServeJob
@@ -110,7 +112,7 @@ def _mixed(model: Model, mix: str, *, split_latent: bool, joined_latent: bool) -
     """The tensors of a mix: plans that are compared differ in other things."""
     place, found = where(model), []
     for name, shape, layer in _written(model, split_latent=split_latent, joined_latent=joined_latent):
-        dtype = mix_format(mix, name, shape, place._replace(layer=layer or 0))
+        dtype = mix_format(mix, name, shape, replace(place, layer=layer or 0))
         found.append(Weight(name, dtype, shape, prod(shape[:-1]) * row_bytes(dtype, shape[-1])))
     return tuple(found)
 
@@ -140,7 +142,8 @@ def _written(
 ) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
     """Name, shape and layer of each tensor a converter writes for the main stack."""
     layers = model.main.layers
-    for owner, parameter, repeats in named_parameters(model):
+    for owned in named_parameters(model):
+        owner, parameter, repeats = owned.owner, owned.parameter, owned.repeats
         stack, dot, span = owner.partition(".layers.")
         if (dot and stack != model.main.name) or (not dot and owner not in ("embedding", "head", model.main.name)):
             continue

@@ -133,7 +133,7 @@ def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: 
     recipe = _recipe(job, found, entropy=entropy, release=release_of(job))
     apart = reference and has_own_reference(job)
     if apart:
-        recipe = recipe._replace(sizes=recipe.sizes._replace(frozen=True), learning=())
+        recipe = replace(recipe, sizes=replace(recipe.sizes, frozen=True), learning=())
     return inference(recipe, blocks(recipe), _around(recipe, sharding(job, learns=not apart)))
 
 
@@ -166,9 +166,9 @@ def _network(job: PostTrainingJob, recipe: Recipe, found: Batches) -> Network:
     rising: Program = ()
     if found.shorter:
         least, *ways = found.shorter
-        several = stepping._replace(grad_accum=len(found.shorter) + 1)
-        rising = sharded_phases(recipe, several, how, shortest=recipe._replace(
-            sizes=recipe.sizes._replace(seq_len=least)), ways=[0.0, *(
+        several = replace(stepping, grad_accum=len(found.shorter) + 1)
+        rising = sharded_phases(recipe, several, how, shortest=replace(
+            recipe, sizes=replace(recipe.sizes, seq_len=least)), ways=[0.0, *(
             (tokens - least) / max(1, found.tokens - least) for tokens in ways)])[Phase.STEP]
     load = phases[Phase.LOAD]
     shards = tuple(live_at_end(load).items())
@@ -185,7 +185,7 @@ def _shares(recipe: Recipe, how: Sharding) -> tuple[Weight, ...]:
 def reference(job: PostTrainingJob, found: Batches) -> Network:
     """The network as it was: only its shards, on the card or on the host."""
     recipe = _recipe(job, found, entropy=False, release=release_of(job))
-    recipe = recipe._replace(sizes=recipe.sizes._replace(frozen=True, adapter=None), learning=())
+    recipe = replace(recipe, sizes=replace(recipe.sizes, frozen=True, adapter=None), learning=())
     how = sharding(job, learns=False)
     load = tuple(_around(recipe, how).load())
     return Network(load, tuple(live_at_end(load).items()))
@@ -196,8 +196,8 @@ def reward(job: PostTrainingJob, found: Batches, model: Model) -> tuple[Program,
     host, whatever its `param_offload` says [fsdp: RewardModelWorker `_build_model`]."""
     made = train_job(replace(job, model=model), found)
     recipe = with_its_kernels(recipe_of(made, loss="torch", narrow=True), made)
-    recipe = recipe._replace(sizes=recipe.sizes._replace(frozen=True, adapter=None), learning=())
-    how = sharding(job)._replace(master=HALF, frozen_master=HALF, offload=True)
+    recipe = replace(recipe, sizes=replace(recipe.sizes, frozen=True, adapter=None), learning=())
+    how = replace(sharding(job), master=HALF, frozen_master=HALF, offload=True)
     load = tuple(_around(recipe, how).load())
     return inference(recipe, blocks(recipe), _around(recipe, how)), Network(load, tuple(live_at_end(load).items()))
 

@@ -52,12 +52,12 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
 
 def _recipe(made: Job, loss: str) -> tuple[Recipe, Zero]:
     recipe = with_its_kernels(recipe_of(made, loss=loss), made)
-    sizes = recipe.sizes._replace(numerics=Numerics(HALF, HALF, HALF, HALF))
-    return recipe._replace(sizes=sizes), settings(made, HALF)
+    sizes = replace(recipe.sizes, numerics=Numerics(HALF, HALF, HALF, HALF))
+    return replace(recipe, sizes=sizes), settings(made, HALF)
 
 
 def _frozen(recipe: Recipe) -> Recipe:
-    return recipe._replace(sizes=recipe.sizes._replace(frozen=True), learning=())
+    return replace(recipe, sizes=replace(recipe.sizes, frozen=True), learning=())
 
 
 def actor(job: PostTrainingJob, found: Batches) -> Network:
@@ -88,7 +88,7 @@ def reference(job: PostTrainingJob, found: Batches) -> Network:
     """The network as it was."""
     recipe, zero = _recipe(train_job(job, found), upcast_policy_loss())
     offloads = job.updates.offload_reference and job.plan.shards is Shards.EVERYTHING
-    load = frozen_load(_frozen(recipe), zero._replace(offload_parameters=bool(offloads)))
+    load = frozen_load(_frozen(recipe), replace(zero, offload_parameters=bool(offloads)))
     return Network(load, tuple(live_at_end(load).items()))
 
 

@@ -20,7 +20,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -149,7 +149,7 @@ def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Forma
     )
 
 
-class _Part(NamedTuple):
+class _Part(Struct, frozen=True):
     """One or several weights in one tensor."""
 
     owner: str
@@ -194,7 +194,8 @@ def _parts(
     model: Model, layout: Layout, formats: Formats, stage: Stage, *, whole_towers: bool = False
 ) -> Iterator[_Part]:
     staged = stage_of(model, stage)
-    for owner, parameter, repeats in named_parameters(staged):
+    for owned in named_parameters(staged):
+        owner, parameter, repeats = owned.owner, owned.parameter, owned.repeats
         if not on_stage(owner, model, stage):
             continue
         # quantisers leave the towers in front of the decoder as they are
@@ -222,7 +223,7 @@ def _as_stored(parts: Iterator[_Part], model: Model, stored: StoredWeights, form
     for part in parts:
         top, bottom = scale.get(part_of_owner(part.owner, part.name, model), (1, 1))
         num_bytes = ceil_div(part.num_bytes * top, bottom)
-        yield part._replace(num_bytes=num_bytes, formula=Note("{}, as its header says", part.formula))
+        yield replace(part, num_bytes=num_bytes, formula=Note("{}, as its header says", part.formula))
 
 
 def _packed(parts: Iterable[_Part]) -> Iterator[_Part]:
@@ -233,7 +234,7 @@ def _packed(parts: Iterable[_Part]) -> Iterator[_Part]:
         owner = f"{stack[0]}.layers" if stack[1] else part.owner
         key = (owner, part.name, part.num_bytes)
         before = equal.get(key)
-        equal[key] = part._replace(owner=owner, repeats=part.repeats + (before.repeats if before else 0))
+        equal[key] = replace(part, owner=owner, repeats=part.repeats + (before.repeats if before else 0))
     return iter(equal.values())
 
 
@@ -245,10 +246,10 @@ def _joined(parts: Iterable[_Part]) -> Iterator[_Part]:
         name = PACKED.get(stem, stem) + suffix
         before = joined.get((part.owner, name))
         if before is None:
-            joined[part.owner, name] = part._replace(name=name)
+            joined[part.owner, name] = replace(part, name=name)
         else:
             formula = f"{before.formula} + {part.formula}"
-            joined[part.owner, name] = before._replace(num_bytes=before.num_bytes + part.num_bytes, formula=formula)
+            joined[part.owner, name] = replace(before, num_bytes=before.num_bytes + part.num_bytes, formula=formula)
     return iter(joined.values())
 
 

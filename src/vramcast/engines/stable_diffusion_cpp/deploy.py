@@ -63,7 +63,8 @@ def component_tensors(component: Component, stored: str, version: Version) -> It
 
 def _text_tensors(name: str, model: Model, stored: str) -> Iterator[tuple[Tensor, int]]:
     relative = isinstance(model.main.layers[0].mixer, Attention) and model.main.layers[0].mixer.position_bias != "none"
-    for owner, parameter, count in named_parameters(model):
+    for owned in named_parameters(model):
+        owner, parameter, count = owned.owner, owned.parameter, owned.repeats
         table = parameter.kind == "embedding" or owner == "embedding" or len(parameter.shape) < 2
         keeps = table and not (relative and owner == "embedding")
         yield _tensor(name, owner, parameter, "fp32" if keeps else stored), count

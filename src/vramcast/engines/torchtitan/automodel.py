@@ -31,12 +31,13 @@ def whole_network(setting: Setting) -> RankProgram:
         channels = (layer.channel for layer in job.model.main.layers)
         chosen = max((channel.top_k for channel in channels if isinstance(channel, MoE)), default=1)
         rank = max(1, adapter.rank // chosen) if options.get("scaled_rank") else adapter.rank
-        adapter = adapter._replace(options=(*adapter.options, ("expert_rank", rank)))
-    own = recipe.sizes._replace(
+        adapter = replace(adapter, options=(*adapter.options, ("expert_rank", rank)))
+    own = replace(
+        recipe.sizes,
         norm=sizes.norm, activation=sizes.activation, rope=sizes.rope, grouped=sizes.grouped, dispatch=sizes.dispatch,
         attention=sizes.attention, expert_loop=False, expert_turns=1, caches_products=False, adapter=adapter,
     )
-    recipe = recipe._replace(sizes=own, reentrant=False, keeps_router=setting.choices.keeps_router)
+    recipe = replace(recipe, sizes=own, reentrant=False, keeps_router=setting.choices.keeps_router)
     dense, experts = sharing.dense, sharing.experts
     sharding = Sharding(
         "fsdp2", dense.ranks, experts.ranks if job.plan.ep > 1 else None, split_root=True,

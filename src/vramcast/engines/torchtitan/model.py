@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast import operators
 from vramcast.blocks import parts
@@ -175,7 +176,7 @@ def _model_fp32(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
     """The model's last line converts: only the fp32 logits are the user's."""
     logits, spec = _logits(graph, x, model, sizes, sizes.tokens)
     wide = cast(graph, logits, elements=spec.elements, to_bytes=4, name="logits.fp32")
-    spec = spec._replace(itemsize=4)
+    spec = replace(spec, itemsize=4)
     loss = _parallel(graph, wide, spec) if sizes.tp > 1 else cross_entropy(graph, wide, spec, "torch")
     graph.hold(wide)
     return loss
@@ -246,7 +247,7 @@ def _model_fp32_shifted(graph: Graph, x: Value, model: Model, sizes: Sizes) -> V
     logits, spec = _logits(graph, x, model, sizes, sizes.tokens)
     wide = cast(graph, logits, elements=spec.elements, to_bytes=4, name="logits.fp32")
     shifted = aten.unary(graph, wide, num_bytes=spec.fp32_bytes, name="logits.shifted")
-    loss = cross_entropy(graph, shifted, spec._replace(itemsize=4), "torch")
+    loss = cross_entropy(graph, shifted, replace(spec, itemsize=4), "torch")
     graph.hold(shifted)
     return loss
 

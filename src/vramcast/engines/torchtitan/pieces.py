@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters.layer import layer_parameters
@@ -27,7 +28,7 @@ MOST_KNOWN: Final = 512
 """Lowered layers that are kept [count]."""
 
 
-class Sharing(NamedTuple):
+class Sharing(Struct, frozen=True):
     """Groups that share weights."""
 
     layout: Layout
@@ -46,7 +47,7 @@ class Span(Struct, frozen=True):
     last: bool = True
 
 
-class Pieces(NamedTuple):
+class Pieces(Struct, frozen=True):
     """One chunk's stages, in order of execution."""
 
     stages: tuple[Stage, ...]
@@ -62,7 +63,7 @@ class Pieces(NamedTuple):
     gradient: Tensor
 
 
-class Block(NamedTuple):
+class Block(Struct, frozen=True):
     """One layer or end as torchtitan runs it."""
 
     graph: Graph
@@ -165,12 +166,13 @@ def _layer_stages(
     model: Model, sharing: Sharing, blocks: Sequence[tuple[int, Layer, Block]], reshard: str
 ) -> Iterator[Stage]:
     wide = sharing.block_width
-    narrowed = sharing._replace(
-        dense=sharing.dense._replace(gather_width=wide, compute_width=wide),
-        experts=sharing.experts._replace(gather_width=wide, compute_width=wide),
+    narrowed = replace(
+        sharing, dense=replace(sharing.dense, gather_width=wide, compute_width=wide),
+        experts=replace(sharing.experts, gather_width=wide, compute_width=wide),
     )
     left = sum(count for count, _, _ in blocks)
-    for count, spec, (graph, low) in blocks:
+    for count, spec, block in blocks:
+        graph, low = block.graph, block.lowered
         units = _units("decoder.layers", layer_parameters(spec, hidden=model.hidden), narrowed)
         left -= count
         parts = ((count - 1, True), (1, False)) if reshard == "last" and not left else ((count, reshard != "never"),)

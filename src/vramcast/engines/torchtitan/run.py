@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.cublas import blas_workspaces
@@ -114,7 +115,7 @@ def _replayed_phases(setting: Setting, built: Pieces) -> Mapping[Phase, Program]
     distributed/cudagraph.py, trainer.py `zero_grad(set_to_none=...)`]. Leaves out what the graph's nodes take."""
     update = _update(built, setting.rule, setting.kernel, on_host=False)
     first, later = (_micro_batches(setting, built, gradients=held) for held in (False, True))
-    kept = update._replace(zeroed=())
+    kept = replace(update, zeroed=())
     return {**_finish(setting, kept, first), Phase.STEP: _finish(setting, kept, later)[Phase.STEP]}
 
 
@@ -134,7 +135,7 @@ def _micro_batches(setting: Setting, built: Pieces, *, gradients: bool) -> Progr
     return (*nodes, *map(Free, inputs))
 
 
-class Update(NamedTuple):
+class Update(Struct, frozen=True):
     """What the optimizer step does behind the passes, and what it keeps: bodies that every run with it shares."""
 
     loaded: Program
@@ -267,8 +268,8 @@ def _stage_of(
         size = sizes.tokens * model.vocab // sizes.tp * sizes.numerics.compute
         name = "logits kept for the merged output"
         output = (Tensor(name=name, num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
-    merged = built[0]._replace(
-        stages=tuple(stage for piece in built for stage in piece.stages),
+    merged = replace(
+        built[0], stages=tuple(stage for piece in built for stage in piece.stages),
         weights=tuple(weight for piece in built for weight in piece.weights),
     )
     firsts, laters = ([Loop(1, _pass_backward(piece, first=first)) for piece in built] for first in (True, False))

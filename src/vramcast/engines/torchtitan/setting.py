@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
@@ -26,7 +29,7 @@ STILL: Final = "9999-99"
 """Dates before and behind all others."""
 
 
-class Facts(NamedTuple):
+class Facts(Struct, frozen=True):
     """The behaviours of one version, as `BEHAVIOURS` describes them."""
 
     expandable: bool
@@ -121,7 +124,7 @@ GRAPHS: Final = (
 )
 
 
-class Setting(NamedTuple):
+class Setting(Struct, frozen=True):
     """A job as this engine reads it."""
 
     job: Job
@@ -205,7 +208,7 @@ def read(job: Job) -> Setting:
     return Setting(
         job, known, _sizes(job, known, samples), _choices(job, known, float8=float8),
         Sharing(
-            layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered,
+            layout, fsdp, replace(fsdp, ranks=expert_ranks), gathered,
             weight_width=2 if plan.precision is Precision.BF16 else 4,  # training.dtype = "bfloat16"
             whole_experts=bool(options.get("whole_experts", False)),
         ), _reshard(job, known), micro_batches, optimizer(plan.optimizer),
@@ -216,7 +219,7 @@ def read(job: Job) -> Setting:
 def facts_of(job: Job) -> Facts:
     """What is true of the checkout that a job names."""
     known = facts(date_text(job.engine_version or ()) or str(job.engine_options.get("version", "")))
-    return known._replace(drops_outputs=False) if job.engine_options.get("keeps_outputs") else known
+    return replace(known, drops_outputs=False) if job.engine_options.get("keeps_outputs") else known
 
 
 def assumptions(job: Job) -> tuple[str, ...]:

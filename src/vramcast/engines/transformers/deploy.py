@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.blocks.ends import boundary, chained
 from vramcast.blocks.parameters.model import named_parameters
@@ -95,7 +96,7 @@ def _sizes(model: Model, stack: Stack, settings: Settings) -> Sizes | None:
         return None
     if not length:
         raise InvalidSpec("images of {} may have any size; give --image-size, for example 1024", model.name)
-    return sizes_of(model, stack, settings, rows=rows, queries=length, keys=length)._replace(fused_gate=False)
+    return replace(sizes_of(model, stack, settings, rows=rows, queries=length, keys=length), fused_gate=False)
 
 
 def _patches(stack: Stack, settings: Settings) -> int:
@@ -113,7 +114,7 @@ def _projector(stack: Stack, sizes: Sizes, hidden: Tensor) -> tuple[Graph, Tenso
     graph = Graph(owner=f"{stack.name}.projector", rows=sizes.tokens)
     x = graph.input("hidden", sizes.residual_bytes, tensor=hidden)
     merged = max(1, stack.projector[0][0] // stack.hidden)
-    tokens, whole = max(1, sizes.tokens // merged), sizes._replace(stored="full")
+    tokens, whole = max(1, sizes.tokens // merged), replace(sizes, stored="full")
     for index, (columns, rows, bias) in enumerate(stack.projector):
         x = project(graph, f"projector.{index}", x, tokens=tokens, shape=(rows, columns), sizes=whole, bias=bias)
     graph.returns(x)
@@ -203,7 +204,7 @@ def serve(model: Model, settings: Settings, stage: Stage) -> Program:
     """Prompts of all sequences at once, then their answers token by token."""
     queries = 1 if settings.source else settings.chunk  # a decoder behind an encoder starts with one token
     sizes = sizes_of(model, model.main, settings, rows=settings.rows, queries=queries, keys=queries)
-    sizes = sizes._replace(source_len=settings.source)
+    sizes = replace(sizes, source_len=settings.source)
     entering = inputs(model, settings, sizes)
     fixed = _fixed_cache(model, settings, stage)
     before = encoded(model, settings) if stage.first or settings.source else None

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.ends import boundary, chained, embedding, logits
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
@@ -184,7 +186,7 @@ def _graphs(
     owner = f"{model.main.name}.layers"
     for run in stage.runs(model):
         caches = settings.cache == "dynamic" and settings.generates and head_elements(run.layer.mixer)[0] > 0
-        graph = chained(decoder_layer(run.layer, sizes._replace(caches=caches), owner=owner), hidden)
+        graph = chained(decoder_layer(run.layer, replace(sizes, caches=caches), owner=owner), hidden)
         _name_cached(graph, run.layer, settings)
         yield run, graph
 
@@ -348,7 +350,7 @@ def _replaced(old: tuple[Tensor, ...], new: tuple[Tensor, ...]) -> Iterator[Node
 def _activations(model: Model, settings: Settings, run: Run, tokens: int, queries: int) -> Program:
     """The new tokens of every sequence through one layer, and what its cache unpacks for them."""
     sizes = sizes_of(model, model.main, settings, rows=settings.rows, queries=queries, keys=tokens)
-    graph = decoder_layer(run.layer, sizes._replace(source_len=settings.source), owner=f"{model.main.name}.layers")
+    graph = decoder_layer(run.layer, replace(sizes, source_len=settings.source), owner=f"{model.main.name}.layers")
     hidden = boundary(sizes, model.main.name)
     inner = lower_inference(chained(graph, hidden))
     around: tuple[Tensor, ...] = ()

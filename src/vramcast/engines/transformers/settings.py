@@ -77,7 +77,8 @@ def weights(
 
 
 def _by_format(model: Model, formats: Formats, stage: Stage) -> Iterator[Owned]:
-    for owner, parameter, repeats in named_parameters(stage_of(model, stage)):
+    for owned in named_parameters(stage_of(model, stage)):
+        owner, parameter, repeats = owned.owner, owned.parameter, owned.repeats
         if not on_stage(owner, model, stage):
             continue
         tower = any(owner.startswith(stack.name) for stack in model.stacks[:-1] if stack.vision is not None)

@@ -20,7 +20,7 @@ vllm/v1/attention/backends/mla/sparse_swa.py: one entry a token or for every 4 o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -303,7 +303,7 @@ class Rates(Struct, frozen=True):
     index_width: int  # of an index key; 0: none
 
 
-class Column(NamedTuple):
+class Column(Struct, frozen=True):
     """Layers of one kind with equal pages."""
 
     page: int  # [bytes]
@@ -389,7 +389,7 @@ def _window(mixer: Attention) -> LayerGroup:
 def _padded_columns(columns: Sequence[Column], pages: Sequence[int]) -> list[Column]:
     """Pages as large as the next of the compressed entries'."""
     return [
-        column._replace(page=min((page for page in pages if page >= column.page), default=column.page))
+        replace(column, page=min((page for page in pages if page >= column.page), default=column.page))
         for column in columns
     ]
 

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.blocks.lengths import image_positions
 from vramcast.domain.model import MLP, Attention, Model, Stack
@@ -139,7 +140,7 @@ CAST_SINCE: Final[Version] = (0, 9)
 """From then on pixels have the network's dtype when they come to the card, before fp32 [vllm/inputs/registry.py]."""
 
 
-class Images(NamedTuple):
+class Images(Struct, frozen=True):
     """The images of one profiled batch."""
 
     images: int
@@ -266,7 +267,7 @@ def _layer(model: Model, settings: Settings, images: Images, tower: Stack, *, tp
     [vllm/model_executor/models/vision.py `run_dp_sharded_vision_model`]."""
     if settings.options.mm_encoder_tp_mode == "data":
         share = ceil_div(images.images, tp)
-        images, tp = images._replace(images=share, patches=images.patches // images.images * share), 1
+        images, tp = replace(images, images=share, patches=images.patches // images.images * share), 1
     copies, inner = _inner(tower, tp)
     rotating = _rotating(model, settings)
     if rotating * tower.hidden > ENCODER_COPIES * tower.hidden + copies * inner:

@@ -388,6 +388,6 @@ def _accuracy_row(group: str, cases: list[Case]) -> tuple[str, ...]:
     errors = [1 / ratio - 1 for case in cases for ratio in case.ratios]  # of the prediction, relative to the measured
     low, high = min(errors), max(errors)
     return (
-        group, str(sum(case.runs for case in cases)), f"{median(map(abs, errors)):.1%}",
+        group, str(sum(case.num_runs for case in cases)), f"{median(map(abs, errors)):.1%}",
         f"{low:+.1%}" if low < 0 else "", f"{high:+.1%}" if high > 0 else "",
     )

@@ -171,7 +171,7 @@ def moments(*, stage: int, stages: int, kinds: tuple[int, ...], micro_batches: i
     by_slot: dict[Slot, set[tuple[int, ...]]] = {}
     held = [0] * (max(kinds) + 1)
     different = {*slots.warmup, *slots.steady, *slots.cooldown}
-    places = {slot: (slot._replace(chunk=kinds[slot.chunk]), 1 if slot.forward else -1) for slot in different}
+    places = {slot: (replace(slot, chunk=kinds[slot.chunk]), 1 if slot.forward else -1) for slot in different}
     for slot in (*slots.warmup, *slots.steady * min(slots.repeats, 2), *slots.cooldown):
         found, more = places[slot]
         by_slot.setdefault(found, set()).add(tuple(held))

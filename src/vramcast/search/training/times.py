@@ -65,7 +65,7 @@ class Times:
         plan = replace(job.plan, tp=tp, cp=cp, ep=ep, etp=etp, pp=1)
         timing = timing_of(replace(job, plan=plan, cluster=self.atoms.cluster(index)))
         batches: Any = np.array(self.atoms.micro_batches, np.float64)
-        return timing._replace(shape=timing.shape._replace(sequences=batches))
+        return replace(timing, shape=replace(timing.shape, sequences=batches))
 
     def passes(self, piece: Piece) -> PassTimes:
         """Seconds of a piece at every shape."""
@@ -179,16 +179,16 @@ class Times:
 def steps_s(jobs: Sequence[Job]) -> Seconds:
     """Seconds of a step of jobs that differ in their micro-batches alone: `step_time` of all of them at once."""
     first, recipes = jobs[0], [recipe_of(job) for job in jobs]
-    if len({recipe._replace(pieces=None) for recipe in recipes}) > 1:
+    if len({replace(recipe, pieces=None) for recipe in recipes}) > 1:
         return np.array([step_time(job).step_s for job in jobs])
     timing, pieces = timing_of(first), [recipe.pieces for recipe in recipes]
     batches: Any = np.array([job.workload.micro_batch for job in jobs])
     accumulated = np.array([job.workload.grad_accum for job in jobs])
     cut: Any = None if pieces[0] is None else np.array(pieces)
     workload = with_arrays(first.workload, micro_batch=batches, grad_accum=accumulated)
-    several = timing._replace(
-        job=with_arrays(first, workload=workload), recipe=recipes[0]._replace(pieces=cut),
-        shape=timing.shape._replace(sequences=batches if cut is None else batches // cut),
+    several = replace(
+        timing, job=with_arrays(first, workload=workload), recipe=replace(recipes[0], pieces=cut),
+        shape=replace(timing.shape, sequences=batches if cut is None else batches // cut),
     )
     known: dict[tuple[Layer, Recompute], Passes] = {}
 

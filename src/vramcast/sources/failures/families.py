@@ -19,7 +19,9 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from vramcast.lazy import lazy_pattern
 from vramcast.sources.failures.tables import TABLES
 from vramcast.sources.failures.text import Run
 from vramcast.sources.failures.wording import Family, Match, Numbers, Table, Wording, match_at, table
@@ -141,7 +143,7 @@ def _families() -> dict[str, Family]:
 FAMILIES: Final[dict[str, Family]] = _families()
 """Of two that word the same, the first speaks."""
 
-NO_WORDS: Final = re.compile(r"\\.|\(\?P<\w+>|<[a-z_:]+>|\[[^\]]*\]")
+NO_WORDS: Final = lazy_pattern(r"\\.|\(\?P<\w+>|<[a-z_:]+>|\[[^\]]*\]")
 """Of a pattern: escapes, names of groups and figures, sets of characters."""
 
 
@@ -215,7 +217,7 @@ WORD: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 """Behind one of these a word goes on: "OutOfMemoryError" is no "MemoryError"."""
 
 
-class Spoken(NamedTuple):
+class Spoken(Struct, frozen=True):
     """A statement at its place in a run."""
 
     start: int
@@ -271,7 +273,7 @@ def _told_together(items: list[Spoken]) -> list[Spoken]:
             joined.append(item)
             continue
         teller = last if len(last.numbers) >= len(item.numbers) else item
-        joined[-1] = teller._replace(start=last.start, end=item.end, numbers=item.numbers | last.numbers)
+        joined[-1] = replace(teller, start=last.start, end=item.end, numbers=item.numbers | last.numbers)
     return joined
 
 
@@ -305,8 +307,8 @@ def _said(run: Run, hit: Hit, remembered: Remembered) -> list[Spoken]:
         if len(remembered) >= MOST_REMEMBERED:
             remembered.clear()
         found = next(filter(None, (_tried(known, run, hit) for known in by_words()[hit.words])), [])
-        remembered[text] = [item._replace(start=item.start - hit.start, end=item.end - hit.start) for item in found]
-    return [item._replace(start=item.start + hit.start, end=item.end + hit.start) for item in remembered[text]]
+        remembered[text] = [replace(item, start=item.start - hit.start, end=item.end - hit.start) for item in found]
+    return [replace(item, start=item.start + hit.start, end=item.end + hit.start) for item in remembered[text]]
 
 
 def _looks_back(known: Known) -> bool:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from vramcast.lazy import lazy_pattern
 from vramcast.sources.failures.wording import SIZE, Family, Match, Numbers, Reader, Table, Wording, size_of
 from vramcast.units import MIB
 
@@ -38,19 +39,19 @@ SUMMARY: Final = Wording(
     versions="1.4 - 2.13",
 )
 
-USAGE: Final = re.compile(r"(?P<used>[0-9]{1,8}) ?MiB / ?(?P<total>[0-9]{1,8}) ?MiB", re.ASCII)
-CARD: Final = re.compile(
+USAGE: Final = lazy_pattern(r"(?P<used>[0-9]{1,8}) ?MiB / ?(?P<total>[0-9]{1,8}) ?MiB", re.ASCII)
+CARD: Final = lazy_pattern(
     r"(?<![0-9])(?P<device>[0-9]{1,3}) (?P<name>[A-Za-z][^|]{2,60}) (?:On|Off|N/A|TCC|WDDM|MCDM) ?\|? ?"
     r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]",
     re.ASCII,
 )
-SLICE: Final = re.compile(
+SLICE: Final = lazy_pattern(
     r"(?<![0-9])(?P<device>[0-9]{1,3}) (?P<gi>[0-9]{1,3}) (?P<ci>[0-9]{1,3}) (?P<mig>[0-9]{1,3}) ?\| ?$", re.ASCII
 )
 LEAD: Final = 300
 """How far before its usage a card's name stands [characters]."""
 
-PROCESS: Final = re.compile(
+PROCESS: Final = lazy_pattern(
     r"(?<![0-9])(?P<device>[0-9]{1,3}) (?:(?:N/A|[0-9]{1,3}) (?:N/A|[0-9]{1,3}) )?(?P<pid>[0-9]{1,8}) "
     r"(?:C|G|C\+G|M\+C) (?P<name>[^|]{1,120}?) (?P<used>[0-9]{1,8}) ?MiB",
     re.ASCII,
@@ -90,7 +91,7 @@ COLUMNS: Final[dict[str, str]] = {
 }
 """Of `nvidia-smi --query-gpu=... --format=csv` -> names of figures."""
 
-HEADER: Final = re.compile(
+HEADER: Final = lazy_pattern(
     r"(?:[a-z_][\w.]{1,40}(?: \[[A-Za-z/%]{1,8}\])?, ?){0,20}[a-z_][\w.]{1,40}(?: \[[A-Za-z/%]{1,8}\])?", re.ASCII
 )
 

@@ -12,10 +12,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
+from vramcast.lazy import lazy_pattern
 from vramcast.sources.failures.wording import table
 
 BLOCK: Final = 256 << 10
@@ -39,10 +40,10 @@ ESCAPES: Final[dict[str, str]] = {
     "\\u003e": ">", "\\u003c": "<", "\\u0026": "&", "\\/": "/",
 }  # fmt: skip
 
-COLOURS: Final = re.compile(r"(?:\x1b|#033|\^\[)\[[0-9;?]{0,20}[A-Za-z]")
-WINDOWS_PATH: Final = re.compile(r"\b[A-Za-z]:\\(?!\\)")
+COLOURS: Final = lazy_pattern(r"(?:\x1b|#033|\^\[)\[[0-9;?]{0,20}[A-Za-z]")
+WINDOWS_PATH: Final = lazy_pattern(r"\b[A-Za-z]:\\(?!\\)")
 
-PREFIX: Final = re.compile(
+PREFIX: Final = lazy_pattern(
     r"(?:"
     r"[ \t>#*|]{1,40}"  # quotes, comments, boxes
     r"|/{2,80} "
@@ -62,11 +63,11 @@ PREFIX: Final = re.compile(
 )
 
 
-FIRST_WORD: Final = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
-LAST_WORD: Final = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,32}$", re.ASCII)
+FIRST_WORD: Final = lazy_pattern(r"[A-Za-z]{1,32}", re.ASCII)
+LAST_WORD: Final = lazy_pattern(r"(?<![A-Za-z])[A-Za-z]{1,32}$", re.ASCII)
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """Where a piece of the run came from."""
 
     line: int  # from 1
@@ -99,7 +100,7 @@ class Run:
         return self._starts[following] - 1 if following < len(self._starts) else len(self.text)
 
 
-class Block(NamedTuple):
+class Block(Struct, frozen=True):
     """A part of a text: what stands in it is reported, what stands around it is only seen."""
 
     seen: str
@@ -226,8 +227,8 @@ PATHS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 }
 """Name -> words of a traceback that passes there, and what that means."""
 
-FRAME: Final = re.compile(r"File \"([^\"]{1,400})\", line ([0-9]{1,8}), in ([\w.<>]{1,120})", re.ASCII)
-LIBRARY: Final = re.compile(
+FRAME: Final = lazy_pattern(r"File \"([^\"]{1,400})\", line ([0-9]{1,8}), in ([\w.<>]{1,120})", re.ASCII)
+LIBRARY: Final = lazy_pattern(
     r"site-packages|dist-packages|[/\\]lib[/\\]python[0-9.]{1,5}[/\\]|[/\\]torch[/\\]|<frozen|<string>|[/\\]vllm[/\\]|[/\\]sglang[/\\]|[/\\]bin[/\\]",
     re.ASCII,
 )
@@ -239,7 +240,7 @@ PROGRESS: Final[dict[str, re.Pattern[str]]] = {
 }
 """Where a run stood: the last number stated before the failure."""
 
-RANK: Final = re.compile(
+RANK: Final = lazy_pattern(
     r"\[(?:rank|default|Rank|RANK) ?:?([0-9]{1,5})\]|\brank ?([0-9]{1,5}):|\[[0-9]{1,4},([0-9]{1,5})\]<std", re.ASCII
 )
 

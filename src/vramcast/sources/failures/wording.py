@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from vramcast.lazy import lazy_pattern
 from vramcast.units import GIB, KIB, MIB
 
 MOST_DIGITS: Final = 30
@@ -59,10 +60,10 @@ WRITTEN: Final[dict[str, str]] = {
 PLAIN: Final[dict[str, str]] = {"b": INTEGER, "k": NUMBER, "m": NUMBER, "g": NUMBER, "percent": NUMBER}
 """Numbers whose unit stands elsewhere: `<free_bytes:m>` is a bare number of MiB."""
 
-DECIMAL_COMMA: Final = re.compile(r"(?<=[0-9]),(?=[0-9]{1,2}$|[0-9]{4,}$)", re.ASCII)
+DECIMAL_COMMA: Final = lazy_pattern(r"(?<=[0-9]),(?=[0-9]{1,2}$|[0-9]{4,}$)", re.ASCII)
 """Thousands are set apart in threes: behind a last comma with fewer or more digits are decimals ("1900,00 MiB")."""
 
-PLACE: Final = re.compile(r"(?<!\?P)<([a-z_]+)(?::([a-z]+))?>")
+PLACE: Final = lazy_pattern(r"(?<!\?P)<([a-z_]+)(?::([a-z]+))?>")
 
 
 def with_figures(pattern: str) -> str:

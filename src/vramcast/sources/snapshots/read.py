@@ -13,6 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from msgspec.structs import replace
+
 from vramcast.domain.snapshot import Snapshot, Trace
 from vramcast.errors import Note, SourceError
 from vramcast.sources.snapshots.events import OBJECTS, REFERENCES, RUN, STACK_GLOBAL, STOP, Events, Memo, memo_indices
@@ -365,7 +367,7 @@ def _pickled(source: Source) -> Snapshot:
     lists = rows(root.get("device_traces") or (), "device_traces") if isinstance(root, dict) else ()
     traces = [_trace(events) for events in lists]
     device_of = {events.number: device for device, events in enumerate(lists)}
-    tables.marks = [mark._replace(device=device_of[mark.device]) for mark in tables.marks if mark.device in device_of]
+    tables.marks = [replace(mark, device=device_of[mark.device]) for mark in tables.marks if mark.device in device_of]
     return torch_snapshot(root, traces, tables, name=source.name, form="torch")
 
 

@@ -304,7 +304,7 @@ def _annotations(entries: Sequence[Any]) -> tuple[Annotation, ...]:
         running = started.setdefault((name, device), [])
         if entry.get("stage") == "END" and running:
             index = running.pop()
-            spans[index] = spans[index]._replace(end_us=time_us)
+            spans[index] = replace(spans[index], end_us=time_us)
         elif entry.get("stage") != "END":
             running.append(len(spans))
             spans.append(Annotation(name, device, time_us, time_us))

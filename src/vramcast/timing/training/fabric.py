@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import log, sqrt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -70,7 +70,7 @@ MOST_KNOWN: Final = 512
 """Clusters whose links are kept [count]."""
 
 
-class Route(NamedTuple):
+class Route(Struct, frozen=True):
     """What a collective over a group costs: seconds = latency_s + bytes x s_per_byte."""
 
     latency_s: float
@@ -213,7 +213,7 @@ def spread_of(machines: int) -> float:
     return DEVIATION * sqrt(2 * log(machines))
 
 
-class Update(NamedTuple):
+class Update(Struct, frozen=True):
     """Bytes of one weight in the update."""
 
     weight: float = 4.0  # the copy the optimizer updates

@@ -22,6 +22,8 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
 from vramcast.blocks.parts import adapter_of
@@ -99,7 +101,7 @@ def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) ->
     if style.sizes is not None:
         from vramcast.timing.training.tape import taped
 
-        sizes = style.sizes._replace(hidden=hidden, tp=shape.tp, sequence_parallel=shape.sequence_parallel)
+        sizes = replace(style.sizes, hidden=hidden, tp=shape.tp, sequence_parallel=shape.sequence_parallel)
         yield from (operator.times(shape.tokens).on(shape.ep) for operator in taped(layer, sizes, style.float8))
         yield from _beside_the_tape(layer, sizes, shape, style)
     else:
@@ -119,8 +121,8 @@ def _beside_the_tape(layer: Layer, sizes: Sizes, shape: Shape, style: Style) -> 
             rows, out, columns, weights = _sizes(parameter, layer, shape)
             product = _product(parameter, style, rows * columns, rows * out, weights, flops=2.0 * rows * out * columns)
             if sizes.frozen and not sizes.trains(parameter.path):
-                product = product._replace(
-                    backward_flops=product.flops, backward_bytes=product.bytes, backward_kernels=1.0,
+                product = replace(
+                    product, backward_flops=product.flops, backward_bytes=product.bytes, backward_kernels=1.0,
                     backward_weight_bytes=product.weight_bytes,
                 )
             yield product
@@ -139,7 +141,7 @@ def _products(layer: Layer, hidden: int, shape: Shape, style: Style) -> Iterator
         rows, out, columns, weights = _sizes(parameter, layer, shape)
         entering, kernels = (0.0, 0.0) if merged else (rows * columns, 1.0)
         product = _product(parameter, style, entering, rows * out, weights, flops=2.0 * rows * out * columns)
-        yield product._replace(kernels=kernels, backward_kernels=2 * kernels)
+        yield replace(product, kernels=kernels, backward_kernels=2 * kernels)
         if style.summed_bytes:
             yield Operator(
                 f"{parameter.path}.gradient", "pointwise", "gradient", kernels=0.0, backward_kernels=1.0,

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
@@ -238,7 +239,7 @@ class Passes(Struct, frozen=True):
         return self.forward.total + self.backward.total
 
 
-class Shape(NamedTuple):
+class Shape(Struct, frozen=True):
     """One micro-batch and the degrees it is divided by."""
 
     sequences: int
@@ -262,7 +263,7 @@ class Shape(NamedTuple):
         return self.tokens / self.tp if self.sequence_parallel else self.tokens
 
 
-class Operator(NamedTuple):
+class Operator(Struct, frozen=True):
     """One operator of a layer on one rank; what `tape` and `operators` describe for one token is multiplied by them."""
 
     name: str  # "attention.q", "norm"
@@ -279,17 +280,17 @@ class Operator(NamedTuple):
 
     def times(self, tokens: float) -> Operator:
         """The operator on so many tokens, where it describes one."""
-        name, kind, part, flops, moved, backward_flops, backward_bytes, *rest = self
-        return Operator(
-            name, kind, part, flops * tokens, moved * tokens, backward_flops * tokens, backward_bytes * tokens, *rest
+        return replace(
+            self, flops=self.flops * tokens, bytes=self.bytes * tokens, backward_flops=self.backward_flops * tokens,
+            backward_bytes=self.backward_bytes * tokens,
         )
 
     def on(self, ranks: int) -> Operator:
         """The operator where its experts are spread over so many ranks: as many rows, fewer weights."""
         if self.kind != "grouped":
             return self
-        return self._replace(
-            weight_bytes=self.weight_bytes / ranks, backward_weight_bytes=self.backward_weight_bytes / ranks
+        return replace(
+            self, weight_bytes=self.weight_bytes / ranks, backward_weight_bytes=self.backward_weight_bytes / ranks
         )
 
 

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
@@ -96,8 +97,8 @@ def in_8_bits(operator: Operator, found: Taped, rows: int) -> Operator:
         return operator
     columns, out = (value.num_bytes / 2 / rows for value in (found.inputs[0], found.outputs[0]))
     weights = columns * out
-    return operator._replace(
-        bytes=operator.bytes - columns, backward_bytes=operator.backward_bytes - columns - 2 * out,
+    return replace(
+        operator, bytes=operator.bytes - columns, backward_bytes=operator.backward_bytes - columns - 2 * out,
         weight_bytes=operator.weight_bytes - weights,
         backward_weight_bytes=operator.backward_weight_bytes - weights,
     )
@@ -168,7 +169,7 @@ def taped(layer: Layer, sizes: Sizes, casts: str = "") -> tuple[Operator, ...]:
         sizes: element widths and implementations; batch and length do not matter
         casts: how float8 linears run, key of `float8.CASTS`; empty: products compute in `sizes`' width
     """
-    return _taped(layer, sizes._replace(batch=1, seq_len=TOKENS * sizes.tp, keys=None, caches=False), casts)
+    return _taped(layer, replace(sizes, batch=1, seq_len=TOKENS * sizes.tp, keys=None, caches=False), casts)
 
 
 @lru_cache(maxsize=512)

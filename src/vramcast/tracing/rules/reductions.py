@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from msgspec.structs import replace
 
 from vramcast.operators.reduction import Kernel, Strided, accumulator_bytes, buffers, reduction
 from vramcast.tracing.call import Call, Rule
@@ -54,7 +55,7 @@ def sum_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
 
 def plain_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
     """Norms, products, nansum."""
-    return sum_kernel(dtype, out)._replace(vector=4)
+    return replace(sum_kernel(dtype, out), vector=4)
 
 
 def extremum_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:

@@ -1,0 +1,46 @@
+"""Options and commands of click that are made without `inspect`.
+
+click takes the indentation out of every help text with `inspect.cleandoc`; the module brings Python's own parser and
+disassembler along, which take as long to load as click itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+class PlainOption(click.Option):
+    """An option whose help is one line, which has no indentation."""
+
+    def __init__(self, *args: Any, help: str | None = None, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.help = help
+
+
+def plain_option(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`click.option` of such an option."""
+    return click.option(*names, cls=PlainOption, **attributes)
+
+
+class WithHelp(click.Command):
+    """A command whose --help is such an option."""
+
+    own_help: PlainOption | None = None
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        names = self.get_help_option_names(ctx)
+        if names and self.own_help is None:
+            self.own_help = PlainOption(
+                [*names], is_flag=True, is_eager=True, expose_value=False, callback=_show_help,
+                help="Show this message and exit.",
+            )
+        return self.own_help
+
+
+def _show_help(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
