@@ -208,7 +208,7 @@ def _whole_and_chosen(graph: Graph, logits: Value, spec: Vocabulary, *, autocast
     """[xtuner] ORPO: log-probabilities of all logits, then the cross entropy of a copy of the chosen answers'; the
     function holds the logits."""
     width = FP32 if autocast else spec.itemsize
-    half = spec._replace(tokens=ceil_div(spec.tokens, 2), itemsize=width)
+    half = replace(spec, tokens=ceil_div(spec.tokens, 2), itemsize=width)
     filled = [graph.tensor("grad.logits.filled", logits.num_bytes)]
     copy = graph.value("logits.chosen", ceil_div(logits.num_bytes, 2))
     read = [logits, copy]

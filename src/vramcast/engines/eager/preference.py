@@ -215,14 +215,14 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
     behind = job.engine_options.get("log_probs") in BEHIND
     one_unit = version >= HOLDS_SINCE and not in_one(job) and not by_rows(job)
     if behind and asked is not None:  # its logits are handed out
-        asked = asked._replace(loss=LOGITS_ALONE)
+        asked = replace(asked, loss=LOGITS_ALONE)
     objective = "" if str(job.engine_options.get("log_probs")).endswith("+nll") else str(job.workload.objective)
     found = Rated(asked, own, (), (), loads_fp32, one_unit, objective)
     if in_one(job):  # fp32 logits of the policy are returned with the loss; KTO's reference holds its own, too
         one = Alloc(tensor("logits of the policy", size // width * FP32))
         return replace(found, held=(one,) * (2 if job.workload.objective == "kto" and asked is not None else 1))
     if in_variables(job):  # the logits are kept by the recipe
-        return found._replace(loads_fp32=False, looked_at=(Alloc(tensor("log-probabilities of the reference", size)),))
+        return replace(found, loads_fp32=False, looked_at=(Alloc(tensor("log-probabilities of the reference", size)),))
     if version < HOLDS_SINCE or by_rows(job) or behind:
         return found
     copies, held, looked_at = 0 if version >= VIEWS_SINCE else 1, [], []

@@ -270,7 +270,7 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
         sizes, hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images, masked=False, keys=None
     )
     if job.engine_options.get("whole_towers"):
-        variant = variant._replace(stored="full", left_whole=(), numerics=NUMERICS[job.plan.precision])
+        variant = replace(variant, stored="full", left_whole=(), numerics=NUMERICS[job.plan.precision])
     return Tower(stack, variant)
 
 

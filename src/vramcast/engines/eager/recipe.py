@@ -105,7 +105,7 @@ class Recipe(Struct, frozen=True):
             return sizes
         rank = sizes.adapter.rank if stack.name == self.model.main.name else self.tower_rank or sizes.adapter.rank
         targets = within(self.adapted, stack.name, first, last)
-        return sizes._replace(adapter=sizes.adapter._replace(targets=targets, rank=rank))
+        return replace(sizes, adapter=replace(sizes.adapter, targets=targets, rank=rank))
 
     def learns(self, path: str, part: str = "") -> bool:
         """Whether the weight called `path` has a gradient, which is of a part that may be frozen."""
