@@ -2,7 +2,9 @@
 
 Per engine and card: rows, median and 95th-percentile absolute error, median signed error of the time to the first token
 and of the time between tokens, and the median rank correlation along curves of one configuration at several
-concurrencies. A configuration is fitted on or scored, never both: `--half fit` and `--half score` print one of the two.
+concurrencies: ours, and that of the concurrency itself, which no answer that grows with it passes ("users": what the
+measured curves are disordered by). A configuration is fitted on or scored, never both: `--half fit` and `--half score`
+print one of the two.
 
 `--peer FILE` takes answers of benchmarks/peers/serving/aiconfigurator_times.py to the same rows and prints, per level,
 on how many configurations ours is nearer, by the median error along each.
@@ -17,11 +19,12 @@ import sys
 import zlib
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks.step_time import spearman
 from truth.contract import Refused
 from truth.rows.serving_times import predict
 from truth.score import percentile
@@ -82,39 +85,36 @@ def cases(path: Path, half: str | None) -> Iterator[Case]:
             continue
 
 
-def ranks(values: Sequence[float]) -> list[int]:
-    """Places in ascending order.
-
-    >>> ranks([3.0, 1.0, 2.0])
-    [2, 0, 1]
-    """
-    order = sorted(range(len(values)), key=lambda index: values[index])
-    return [order.index(index) for index in range(len(values))]
-
-
 def correlation(members: list[Case]) -> float | None:
-    """Spearman's, of predicted and measured latencies along one curve; None for few points."""
-    count = len(members)
-    if count < FEWEST:
+    """Spearman's, of predicted and measured latencies along one curve; None for few points, or equal ones."""
+    if len(members) < FEWEST:
         return None
-    ours, theirs = ranks([case.predicted for case in members]), ranks([case.measured for case in members])
-    return 1 - 6 * sum((a - b) ** 2 for a, b in zip(ours, theirs, strict=True)) / (count * (count**2 - 1))
+    return spearman([case.predicted for case in members], [case.measured for case in members])
+
+
+def correlations(members: list[Case]) -> tuple[list[float], list[float]]:
+    """Of every curve, and those of the concurrency in place of the prediction."""
+    curves: dict[str, list[Case]] = defaultdict(list)
+    for case in members:
+        curves[configuration_of(case.row)].append(case)
+    users = [[case._replace(predicted=float(case.row.get("concurrency") or 0)) for case in curve]
+             for curve in curves.values()]
+    return tuple([value for curve in kind if (value := correlation(curve)) is not None]
+                 for kind in (curves.values(), users))  # type: ignore[return-value]
 
 
 def table(found: list[Case]) -> Iterator[str]:
     """One line per level, engine and card, then one for all of a level."""
-    yield f"{'level, engine, card':<52}{'rows':>6}{'median':>8}{'p95':>8}{'signed':>8}{'curves':>8}{'Spearman':>9}"
+    yield (f"{'level, engine, card':<52}{'rows':>6}{'median':>8}{'p95':>8}{'signed':>8}{'curves':>8}"
+           f"{'Spearman':>9}{'users':>7}")
     groups: dict[str, list[Case]] = defaultdict(list)
     for case in found:
         groups[f"{case.level} {case.row['engine']} {case.row['system']}"].append(case)
         groups[f"{case.level}, all"].append(case)
     for name, members in sorted(groups.items()):
         errors = [abs(case.error) for case in members]
-        curves: dict[str, list[Case]] = defaultdict(list)
-        for case in members:
-            curves[configuration_of(case.row)].append(case)
-        ordered = [value for curve in curves.values() if (value := correlation(curve)) is not None]
-        rank = f"{statistics.median(ordered):>9.3f}" if ordered else f"{'-':>9}"
+        ordered, by_users = correlations(members)
+        rank = f"{statistics.median(ordered):>9.3f}{statistics.median(by_users):>7.3f}" if ordered else f"{'-':>9}"
         yield (
             f"{name:<52}{len(members):>6}{statistics.median(errors):>8.1%}{percentile(errors, 0.95):>8.1%}"
             f"{statistics.median(case.error for case in members):>+8.1%}{len(ordered):>8}{rank}"
