@@ -11,6 +11,7 @@ import vramcast
 from benchmarks.speed import PUBLISHED, Case, published
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
+from vramcast.domain.answer import ServeAnswer
 from vramcast.timing.forward import layer_work
 from vramcast.timing.roofline import machine_of, step_time
 from vramcast.timing.work import ROUTING, VLLM, Placement, Setting, Step, Work, execution_of
@@ -140,3 +141,33 @@ def test_no_interval_begins_where_the_card_would_read_faster_than_its_data_sheet
     low, high = answer.speed.loaded_token_interval_s
     weights = 70.5e9 * 0.97 / 2  # bytes of a rank in 8 bits, the embedding left out
     assert weights / load_gpu("h100-sxm-80gb").bandwidth_bytes_per_s < low < high
+
+
+def drafted(model: str, kind: str | None, users: int, **options: Any) -> ServeAnswer:
+    draft = {} if kind is None else {"draft": kind, "draft_tokens": 3}
+    return vramcast.serve(model, gpus="8xb200", tp=8, engine="tensorrt-llm@1.1", context=2048, input_len=1024,
+                          output_len=1024, concurrency=users, **draft, **options)
+
+
+def test_drafts_help_users_by_what_is_accepted_less_what_they_cost() -> None:
+    def per_user(kind: str | None, users: int) -> float:
+        speed = drafted("deepseek-r1", kind, users).speed
+        assert speed is not None and speed.decode_tokens_per_s_per_user is not None and speed.loaded_token_s is not None
+        assert speed.decode_tokens_per_s_per_user == pytest.approx(1 / speed.loaded_token_s, rel=0.6)
+        return speed.decode_tokens_per_s_per_user
+
+    alone, crowd = (per_user("mtp", users) / per_user(None, users) for users in (1, 64))
+    accepted = 1 + 0.8 * (2.49 - 1)  # tokens of a step
+    assert 1.2 < crowd < alone < accepted
+    published = 2.16  # of one user on 8 B200 with prompts that are easy to guess [TensorRT-LLM tech_blog2]
+    assert alone < published
+
+
+def test_an_answer_says_how_many_proposals_it_counts() -> None:
+    counted = drafted("deepseek-r1", "mtp", 1).assumptions
+    assert any("come to 2.19 tokens with 3 proposed" in str(one) for one in counted)
+    unknown = vramcast.serve("llama-3.1-8b", gpus="h100", engine="vllm", context=2048, draft="ngram")
+    assert any("speculative decoding" in str(one) for one in unknown.assumptions)
+    plain = vramcast.serve("llama-3.1-8b", gpus="h100", engine="vllm", context=2048)
+    assert unknown.speed is not None and plain.speed is not None
+    assert unknown.speed.step_s == plain.speed.step_s

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.serving_times import Case, bounds, configuration_of, half_of
+from benchmarks.serving_times import Case, bounds, configuration_of, correlation, half_of
 from truth.contract import Refused
 from truth.rows.serving_times import Degrees, degrees_of, job_of, predict
 from vramcast.estimate.speed import timed_apart
@@ -97,3 +97,21 @@ def test_bounds_of_misses_are_those_of_models_on_cards_not_of_rows() -> None:
     assert bounds([*runs("many", 1000, 1.0), *runs("eight", 8, 3.0)]) == (1.0, 3.0)
     three = [*runs("many", 1000, 1.0), *runs("others", 20, 1.1), *runs("more", 9, 1.2)]
     assert bounds([*runs("one", 1, 3.0), *three]) == (1.0, 1.2)
+
+
+@pytest.mark.parametrize(("changes", "tokens"), [
+    ({}, None),
+    ({"measured": "2026-01-14"}, 3),
+    ({"measured": "2026-01-14", "parallel": degrees(1, 8, 1, 8)}, 1),
+])
+def test_runs_that_draft_say_how_many_tokens(changes: dict[str, Any], tokens: int | None) -> None:
+    given = row(**({"engine_version": "1.1.0rc2.post2"} | changes))
+    draft = job_of(given, degrees_of(given["parallel"]), None).plan.draft
+    assert (draft and draft.tokens) == tokens
+
+
+def test_a_flat_curve_has_no_order_and_equal_values_share_a_place() -> None:
+    users = [Case(row(concurrency=count), "TTFT", float(ours), float(count))
+             for count, ours in ((4, 1), (4, 1), (8, 2), (8, 2), (16, 2))]
+    assert correlation(users) == pytest.approx(0.9, abs=0.05)
+    assert correlation([case._replace(predicted=1.0) for case in users]) is None

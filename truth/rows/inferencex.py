@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from truth.contract import Refused
+from vramcast.domain.serving import Draft
 
 Row = dict[str, Any]
 
@@ -32,6 +33,8 @@ class Started(NamedTuple):
     apart: bool | None = None  # ranks attend to requests of their own; None: as the row says
     experts: bool | None = None  # are divided whole over ranks; None: as the row says
     memory_fraction: float | None = None
+    max_sequences: int | None = None
+    prefix_caching: bool | None = None
 
 
 def measured(row: Row) -> bool:
@@ -53,11 +56,21 @@ def speculates(row: Row) -> bool:
     return row["engine"] == "sglang" and "Qwen3.5" in row["model"] and row["system"] == "b200_sxm" and four
 
 
+def draft_of(*, attends_apart: bool) -> Draft:
+    """What proposes tokens where a run drafts: three at once, on ranks that attend apart one [inferencex
+    dsr1_*_trt_mtp.sh `MTP`; qwen3.5_fp8_b200_mtp.sh `--speculative-num-steps`]."""
+    return Draft(kind="mtp", tokens=1 if attends_apart else 3)
+
+
 def started(row: Row) -> Started:
     """What the script of a row's engine, model and card says."""
     model = row["model"].rpartition("/")[2]
     kind = next(kind for prefix, kind in KINDS if model.startswith(prefix))
     return SCRIPTS[row["engine"]](kind, row)
+
+
+DRAFTS: Final = " with drafts"
+"""What the level of such runs says beside."""
 
 
 class Apart(NamedTuple):
@@ -94,7 +107,7 @@ def apart(row: Row) -> tuple[tuple[Apart, Apart] | None, str]:
         raise Refused("how many instances share the requests is not said, and {} recipes are like the row".format(
             len(found) or "no"))
     (instances, drafts), = found.items()
-    return instances, "" if drafts == {""} else " with drafts" if "" not in drafts else ", drafts unsaid"
+    return instances, "" if drafts == {""} else DRAFTS if "" not in drafts else ", drafts unsaid"
 
 
 def _instances(said: str) -> Apart:
@@ -130,7 +143,18 @@ def _vllm(kind: str, row: Row) -> Started:
     return Started("fp8" if fp8 else "auto", tokens, memory_fraction=0.9)
 
 
+def _drafting_sglang(row: Row) -> Started:
+    """[inferencex qwen3.5_fp8_b200_mtp.sh]"""
+    options: dict[str, str | int | float | bool] = {
+        "scheduler-recv-interval": 30 if row["concurrency"] > 4 else 10, "mamba-ssm-dtype": "bfloat16",
+        "cuda-graph-max-bs": row["concurrency"],
+    }
+    return Started("fp8", 16384, options, memory_fraction=0.8, max_sequences=row["concurrency"], prefix_caching=False)
+
+
 def _sglang(kind: str, row: Row) -> Started:
+    if speculates(row):
+        return _drafting_sglang(row)
     blackwell, fp4 = row["system"].startswith("b"), row.get("precision") == "fp4"
     small = kind == "dsr1" and row["parallel"]["tp_size"] == 4 and not fp4
     tokens = 8192 if small else 16384 if fp4 or not blackwell else 32768

@@ -109,14 +109,15 @@ def predict(row: Row) -> Iterator[Prediction]:
     Raises: Refused where a row does not say how many requests or instances there were
     """
     if row["mode"] == "agg":
-        speed, mark = speed_of(row, row["parallel"]), " with drafts" if inferencex.speculates(row) else ""
+        speed, mark = speed_of(row, row["parallel"]), inferencex.DRAFTS if inferencex.speculates(row) else ""
         yield Prediction(FIRST_TOKEN + mark, first_token_ms(speed), row["ttft_ms"])
         yield Prediction(TOKEN + mark, token_ms(speed), row["tpot_ms"])
         return
     apart, drafts = inferencex.apart(row)
     instances = [Degrees(*part.degrees, part.instances) for part in apart] if apart else [
         degrees_of(row[part]) for part in ("prefill", "decode")]
-    prefill, decode = (job_of(row, one._replace(instances=1), None) for one in instances)
+    prefill, decode = (
+        job_of(row, one._replace(instances=1), None, drafts=drafts == inferencex.DRAFTS) for one in instances)
     found = timed_apart(prefill, decode, instances=(instances[0].instances, instances[1].instances), spread=SPREAD)
     yield Prediction(f"{FIRST_TOKEN} apart{drafts}", _mean_ms(found.first_token_s, found.together_s), row["ttft_ms"])
     yield Prediction(f"{TOKEN} apart{drafts}", 1000 * found.token_s, row["tpot_ms"])
@@ -154,7 +155,7 @@ def speed_of(row: Row, parallel: dict[str, Any]) -> Speed:
     return found.speed
 
 
-def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
+def job_of(row: Row, degrees: Degrees, batch: int | None, *, drafts: bool = False) -> ServeJob:
     """The question behind one instance of a row; requests are shared evenly among instances."""
     engine, default = parse_engine(row["engine"])
     version = version_of(row) or default
@@ -184,6 +185,8 @@ def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
         plan=ServePlan(
             tp=degrees.tp, pp=degrees.pp, dp=degrees.dp, expert_parallel=degrees.expert_parallel, weights=weights,
             kv_dtype=started.kv_dtype, batched_tokens=started.batched_tokens, memory_fraction=started.memory_fraction,
+            max_sequences=started.max_sequences, prefix_caching=started.prefix_caching,
+            draft=inferencex.draft_of(attends_apart=degrees.dp > 1) if drafts or inferencex.speculates(row) else None,
         ),
         cluster=_cluster(SYSTEMS[row["system"]], degrees.cards),
         engine=engine, version=version, engine_options=started.options,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import chain
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Note, Unsupported, VramcastError
+from vramcast.estimate.drafting import drafting_of, said_of_drafts, tokens_of_step
 from vramcast.estimate.placing import placement_of, releases
 from vramcast.estimate.running import finds_its_own, most_running, prompt_step, running_of
 from vramcast.states.storage import token_bytes
@@ -170,13 +172,14 @@ def _with_decode(
     together = job.requests.concurrency if held is None or users <= held else max(1, int(held)) * job.plan.dp
     users = ceil_div(together, job.plan.dp)
     step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
+    tokens = tokens_of_step(job)
     return replace(
         speed,
         mean_context=load.mean_context,
         answer_tokens=max(1, load.answer),
         step_s=step.seconds,
-        decode_tokens_per_s=together / step.seconds,
-        decode_tokens_per_s_per_user=1 / step.seconds,
+        decode_tokens_per_s=together * tokens / step.seconds,
+        decode_tokens_per_s_per_user=tokens / step.seconds,
         decode_bound=step.bound,
         decode_shares=step.shares,
     )
@@ -235,7 +238,8 @@ class Scheduler(Struct, frozen=True):
 def _under_load(job: ServeJob, machine: Machine, placement: Placement, load: Load, loaded: Loaded) -> Latency:
     """What users of a closed load get."""
     one = _scheduler(job, machine, placement, load, loaded)
-    return closed_loop(one.load, one.limits, one.costs, one.front, one.pool)
+    found = closed_loop(one.load, one.limits, one.costs, one.front, one.pool)
+    return replace(found, token_s=found.token_s / tokens_of_step(job))
 
 
 def _scheduler(job: ServeJob, machine: Machine, placement: Placement, load: Load, loaded: Loaded) -> Scheduler:
@@ -243,7 +247,7 @@ def _scheduler(job: ServeJob, machine: Machine, placement: Placement, load: Load
     copies = job.plan.dp if placement.ep > placement.tp else 1
     users = ceil_div(job.requests.concurrency, job.plan.dp) * copies
     asked = loop.Load(
-        users, load.prompt, max(1, load.answer),
+        users, load.prompt, max(1, ceil(load.answer / tokens_of_step(job))),
         max(loaded.spread, loop.LOOSE) if execution.mixed and execution.chunks else loaded.spread)
     together, pool = _room(job, loaded.held, users, copies)
     longest = ceil(load.prompt * (1 + asked.spread))
@@ -251,7 +255,8 @@ def _scheduler(job: ServeJob, machine: Machine, placement: Placement, load: Load
     costs = StepCosts(
         job.model, stages_of(job, execution), machine, placement,
         replayed=job.plan.graphs and not execution.eager, sequences=together, tokens=tokens,
-        context=longest + ceil(asked.answer * (1 + asked.spread)), copies=copies, all_logits=_all_logits(job),
+        context=longest + ceil(load.answer * (1 + asked.spread)), copies=copies, all_logits=_all_logits(job),
+        drafting=drafting_of(job), prompt=load.prompt,
     )
     options = job.engine_options
     balanced = int(options.get("attention-dp-timeout-iters", 0)) if copies > 1 else 0
@@ -302,6 +307,7 @@ def timed_apart(prefill: ServeJob, decode: ServeJob, *, instances: tuple[int, in
     for _ in range(ROUNDS):
         each = ceil_div(ceil_div(ceil(generating), instances[1]), decode.plan.dp)
         token_s = _decode(decode, other, others, sequences=each, cached=load.mean_context).seconds
+        token_s /= tokens_of_step(decode)
         away_s = partial(_away_s, answers, handed_s, token_s)
         found = closed_loop(one.load, one.limits, one.costs, one.front, one.pool, away_s=away_s)
         answered_s = load.answer * token_s
@@ -398,7 +404,9 @@ def _decode(
 ) -> StepTime:
     """One token of every sequence."""
     share = len(_stages(job, machine.execution)) if machine.execution.pipelined else 1
-    step = Step(ceil_div(sequences, share), 1, max(1, cached))
+    drafting = drafting_of(job)
+    proposed = drafting.proposed if drafting is not None else 0
+    step = Step(ceil_div(sequences, share), 1, max(1, cached), head_rows=1 + proposed, proposed=proposed)
     return _through_stages(job, machine, placement, step, replayed=job.plan.graphs and not machine.execution.eager)
 
 
@@ -422,8 +430,10 @@ def _works(
 ) -> Iterator[Iterator[tuple[Work, int]]]:
     """What every stage does in a step."""
     setting = Setting(step, placement, machine.execution)
+    drafting = drafting_of(job) if step.decodes else None
     for runs, first, last in stages_of(job, machine.execution):
-        yield forward_work(job.model, runs, setting, first=first, last=last)
+        own = forward_work(job.model, runs, setting, first=first, last=last)
+        yield own if drafting is None or not last else chain(own, drafting.works(job.model, setting))
 
 
 def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:
@@ -460,5 +470,5 @@ def _assumed(job: ServeJob, load: Load) -> tuple[str, ...]:
     if job.plan.lora_slots:
         found.append("speed is that without adapters: their products are left out")
     if job.plan.draft is not None:
-        found.append("speed is that without speculative decoding: how many proposals are accepted is not known")
+        found.append(said_of_drafts(job))
     return tuple(found)

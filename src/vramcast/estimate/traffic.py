@@ -392,6 +392,8 @@ def _assumed(setting: Setting) -> Iterator[str]:
         ))
     if job.plan.dp > 1:
         yield Note("each of the {} data-parallel copies takes its steps by itself", job.plan.dp)
+    if job.plan.draft is not None:
+        yield "requests that arrive by themselves are simulated without speculative decoding"
     if traffic.shared_prefix and not setting.limits.prefix:
         yield "prefix caching is off: the shared prefix is computed again for every request"
 

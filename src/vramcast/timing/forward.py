@@ -14,6 +14,7 @@ config).
 [FA] Dao, arXiv:2307.08691: a causal mask halves the work of a prompt.
 [vllm] vllm/model_executor/layers: layernorm.py `RMSNorm` adds the residual, activation.py `SiluAndMul`,
 rotary_embedding turns queries and keys in one kernel, fused_moe sorts tokens by expert and sums their outputs.
+[proposed] sglang 0.5.9 srt/layers/attention/hybrid_linear_attn_backend.py `update_mamba_state_after_mtp_verify`
 [minimax] vllm 0.19.0 vllm/model_executor/layers/mamba/linear_attn.py `MiniMaxText01RMSNormTP.forward_qk`: squares of
 queries and keys are summed over tensor-parallel ranks, two fp32 numbers a token
 """
@@ -110,7 +111,8 @@ def _attention_sizes(mixer: Attention, setting: Setting, group: float, heads: in
     stored = placement.k_dtype if placement.k_dtype.startswith("fp8") else placement.whole
     if step.decodes:
         context = (step.cached + 1) / placement.dcp
-        return Sizes("generation", (context, step.sequences * heads * copies / group, group / copies), fixed, stored)
+        grouped = group / copies * (1 + step.proposed)  # queries of proposals read the same keys
+        return Sizes("generation", (context, step.sequences * heads * copies / group, grouped), fixed, stored)
     if mixer.v_head_dim not in (None, mixer.head_dim):
         return None
     longer = 1 + 2 * step.cached / step.tokens if mixer.window is None else 1.0
@@ -143,7 +145,7 @@ def _latent(mixer: MultiLatentAttention, step: Step, placement: Placement) -> It
 def _latent_sizes(mixer: MultiLatentAttention, step: Step, placement: Placement, heads: int) -> Sizes:
     stored = placement.k_dtype if placement.k_dtype.startswith("fp8") else placement.whole
     if step.decodes:
-        point = ((step.cached + 1) / placement.dcp, step.sequences, heads)
+        point = ((step.cached + 1) / placement.dcp, step.sequences, heads * (1 + step.proposed))
         return Sizes("latent_generation", point, {"rank": mixer.kv_lora_rank, "rope": mixer.qk_rope_dim}, stored)
     longer = 1 + 2 * step.cached / step.tokens
     widths = mixer.qk_nope_dim + mixer.qk_rope_dim + mixer.v_head_dim
@@ -156,7 +158,8 @@ states, outputs [fla-org/flash-linear-attention fla/ops/gated_delta_rule/chunk.p
 
 
 def _scan(mixer: Mamba | LinearAttention, step: Step, placement: Placement) -> Work:
-    """The state is read and written once a step, or once a chunk of a prompt."""
+    """The state is read and written once a step, or once a chunk of a prompt; behind every proposal it is kept, and
+    that of the last accepted one becomes the sequence's own [proposed]."""
     if isinstance(mixer, Mamba):
         inner = ceil_div(mixer.inner_dim, placement.tp)
         flops = 6.0 * step.rows * inner * mixer.state_dim
@@ -165,7 +168,7 @@ def _scan(mixer: Mamba | LinearAttention, step: Step, placement: Placement) -> W
         within = 0 if step.decodes else SCAN_CHUNK
         flops = 2.0 * step.rows * inner * (3 * mixer.k_head_dim + 2 * within)
     state = state_bytes(mixer, tp=placement.tp, conv_width=placement.width)
-    visits = 2 * step.sequences * max(1, ceil_div(step.tokens, SCAN_CHUNK))
+    visits = step.sequences * (2 * max(1, ceil_div(step.tokens, SCAN_CHUNK)) + (step.proposed and step.proposed + 2))
     return Work(
         "scan", flops=flops, cache_bytes=visits * state, activation_bytes=3 * step.rows * inner * placement.width,
         kernels=3 if step.decodes or isinstance(mixer, Mamba) else CHUNKED_KERNELS,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from vramcast.domain.model import Layer, Model, Run
+from vramcast.timing.drafts import Drafting
 from vramcast.timing.forward import forward_work, mixing
 from vramcast.timing.roofline import Machine, step_time
 from vramcast.timing.work import Placement, Setting, Step, Work
@@ -81,12 +82,15 @@ class StepCosts:
     def __init__(
         self, model: Model, stages: Sequence[Stage], machine: Machine, placement: Placement, *, replayed: bool,
         sequences: int, tokens: int, context: int, copies: int = 1, all_logits: bool = False,
+        drafting: Drafting | None = None, prompt: int = 0,
     ) -> None:
         """Args:
             replayed: a CUDA graph starts the kernels of steps without prompts
             sequences, tokens, context: the most that a step and a sequence have
             copies: that share experts
             all_logits: of every token of a prompt, instead of the last one's
+            drafting: proposals, of which a step of those who generate accepts several
+            prompt: tokens that a context has before the first of such steps
         """
         execution = machine.execution
         sends = replace(execution, sequence_s=execution.sequence_s + execution.sent_s)
@@ -94,6 +98,9 @@ class StepCosts:
         self.machine = replace(machine, execution=sends)
         self.share = copies * (len(stages) if machine.execution.pipelined else 1)
         self.copies, self.all_logits = copies, all_logits
+        self.drafting, self.prompt = drafting, prompt
+        self.proposed = drafting.proposed if drafting is not None else 0
+        queries = sequences * (1 + self.proposed)
         self.unscheduled = replace(machine, execution=replace(execution, step_s=0.0))
         self.layers: dict[Layer, int] = {}
         for runs, _, _ in stages:
@@ -103,32 +110,37 @@ class StepCosts:
         self.hosted_s = launch_s * sum(work.kernels * count for work, count in self._forward(Step(1, 512)))
         self.hosted_decode_s = 0.0 if replayed else launch_s * sum(
             work.kernels * count for work, count in self._forward(Step(1, 1, 1)))
-        self.linear = Surface(lambda rows, _: self._products(rows), (sequences + tokens, 1))
-        self.tail = Surface(lambda count, _: self._tail(count), (sequences + tokens, 1))
+        self.linear = Surface(lambda rows, _: self._products(rows), (queries + tokens, 1))
+        self.tail = Surface(lambda count, _: self._tail(count), (queries + tokens, 1))
         self.generating = Surface(lambda count, _: self._generating(count), (sequences, 1))
-        self.attention = Surface(lambda count, cached: self._mixing(Step(count, 1, max(1, cached))),
-                                 (sequences, context))
+        self.attention = Surface(self._attending, (sequences, context))
         self.prompts = Surface(lambda count, before: self._mixing(Step(1, count, before)), (tokens, context))
 
     def decode(self, sequences: int, context: float) -> float:
         """One token of each, with so many tokens computed on average [s]."""
         each = ceil_div(sequences, self.share)
-        busy = self.generating(each, 0) + self.attention(each, context)
+        busy = self.generating(each, 0) + self.attention(each, self._reached(context))
         return self.machine.execution.taken_s(busy, self.hosted_decode_s, each)
 
     def mixed(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:
         """Beside them chunks of prompts: tokens, and those computed before [s]."""
         each = ceil_div(sequences, self.share)
-        busy, heads = 0.0, each
+        busy, heads = 0.0, each * (1 + self.proposed)
         for tokens, before in chunks[:: self.copies]:
             busy += self.prompts(tokens, before)
             heads += tokens if self.all_logits else 1
         # experts have the tokens of all copies; other products of one that has more than the mean are few beside them
-        rows = each + ceil_div(sum(tokens for tokens, _ in chunks), self.copies)
+        rows = each * (1 + self.proposed) + ceil_div(sum(tokens for tokens, _ in chunks), self.copies)
         busy += self.linear(rows, 0) + self.tail(heads, 0)
         if each:
-            busy += self.attention(each, context)
+            busy += self.attention(each, self._reached(context))
         return self.machine.execution.taken_s(busy, self.hosted_s, each)
+
+    def _reached(self, context: float) -> float:
+        """The context of who generates: each step computed adds what it accepts."""
+        if self.drafting is None or context <= self.prompt:
+            return context
+        return self.prompt + (context - self.prompt) * self.drafting.accepted
 
     def _forward(self, step: Step) -> Iterator[tuple[Work, int]]:
         setting = Setting(step, self.placement, self.machine.execution)
@@ -149,8 +161,20 @@ class StepCosts:
         return self._busy(((work, times) for work, times in works if _in_tail(work)), count)
 
     def _generating(self, count: int) -> float:
-        works = self._forward(Step(count, 1, 1))
+        works = self._forward(self._step(count, 1))
         return self._busy(((work, times) for work, times in works if work.name not in MIXING), count)
+
+    def _attending(self, count: int, cached: int) -> float:
+        """Of those who generate, and all that the draft does for them."""
+        step = self._step(count, max(1, cached))
+        seconds = self._mixing(step)
+        if self.drafting is not None:
+            setting = Setting(step, self.placement, self.machine.execution)
+            seconds += self._busy(self.drafting.works(self.model, setting), count)
+        return seconds
+
+    def _step(self, count: int, cached: int) -> Step:
+        return Step(count, 1, cached, head_rows=1 + self.proposed, proposed=self.proposed)
 
     def _mixing(self, step: Step) -> float:
         setting = Setting(step, self.placement, self.machine.execution)

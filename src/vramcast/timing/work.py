@@ -200,15 +200,16 @@ class Step(Struct, frozen=True):
     tokens: int  # new ones of each sequence
     cached: int = 0  # of each sequence, before this step
     head_rows: int = 1  # positions of each sequence whose logits are computed
+    proposed: int = 0  # tokens of a draft beside each sequence's own, all at once
 
     @property
     def rows(self) -> int:
         """Rows of every matrix product."""
-        return self.sequences * self.tokens
+        return self.sequences * (self.tokens + self.proposed)
 
     @property
     def decodes(self) -> bool:
-        """Whether every sequence brings one token."""
+        """Whether every sequence brings one token, and what was proposed behind it."""
         return self.tokens == 1 and self.cached > 0
 
 
