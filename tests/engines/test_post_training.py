@@ -6,9 +6,13 @@ from typing import Any, Final
 import pytest
 
 import vramcast
+from vramcast import sources
 from vramcast.api.answers import post_training_job_of
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
+from vramcast.engines.post_training import slices
 from vramcast.engines.post_training.rollout import engine, serve_job
+from vramcast.errors import InvalidSpec
 from vramcast.units import GIB
 
 CARDS: Final = "8xh100-sxm-80gb"
@@ -288,3 +292,27 @@ def test_the_engine_has_weights_as_they_are_handed_over(stored: str | None, widt
         "pp": 16, "ep": 16, "rollout-weights": stored, "samples": 16})
     weights = engine(job, held_bytes=0).weights.num_bytes * 16
     assert weights == pytest.approx(671e9 * width, rel=0.07)
+
+
+def test_a_rank_of_dtensors_has_its_part_of_every_linear_layer() -> None:
+    model = sources.resolve.resolve_model("qwen2.5-7b")
+    half = slices.slice_of(model, 2)
+    whole, part = (count_parameters(one).total for one in (model, half))
+    assert 2 * part - whole == (2 * model.num_layers + 1) * model.hidden  # only norms are whole on both ranks
+    with pytest.raises(InvalidSpec, match="tp=8 does not divide 28 heads"):
+        slices.slice_of(model, 8)
+
+
+def test_towers_that_learn_of_text_take_their_states_on_the_first_stage() -> None:
+    sees, reads = (asked(name, engine="megatron", images=0) for name in ("qwen2.5-vl-7b", "qwen2.5-7b"))
+    tower = sees.num_parameters - reads.num_parameters
+    more = sees.resting["trainer"]["init"] - reads.resting["trainer"]["init"]
+    assert more == pytest.approx((2 + 4 + 4 / 8) * tower, rel=0.02)  # weights, gradients, an eighth of fp32 copies
+
+
+def test_an_engine_of_several_copies_divides_experts_among_them() -> None:
+    several = {"model": "qwen3-30b-a3b", "framework": "nemo-rl", "rollout_tp": 1}
+    alone, shared = (
+        role(asked(**several, **more), "engine").peak.allocated_bytes
+        for more in ({}, {"rollout_dp": 8, "rollout_expert_parallel": True, "memory_fraction": 0.2}))
+    assert shared < alone

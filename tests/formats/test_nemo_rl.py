@@ -60,7 +60,7 @@ def test_a_recipe_is_its_whole_question() -> None:
         "framework": "nemo-rl", "engine": "pytorch", "algorithm": "grpo", "sharded-by": "fsdp2", "recompute": "none",
         "model": "qwen2.5-1.5b", "prompts": 64, "samples": 8, "mini-batch": 64, "prompt-len": 256, "response-len": 768,
         "micro-tokens": 4096, "log-prob-tokens": 4096, "context": 1024, "graphs": True, "memory-fraction": 0.6,
-        "rollout-tp": 1, "reference": True,
+        "rollout-tp": 1, "reference": True, "tp": 1, "images": 0,
     }
 
 
@@ -81,6 +81,14 @@ SPLIT: Final = ("policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=
     (("policy.generation.vllm_kwargs.max_num_seqs=32", "policy.generation.vllm_kwargs.mamba_ssm_cache_dtype=float32"),
      {"max-sequences": 32, "engine-option": ("mamba-ssm-cache-dtype=float32",)}),
     (("loss_fn.reference_policy_kl_penalty=0",), {"reference": False}),
+    (("policy.dtensor_cfg.tensor_parallel_size=2", "policy.dtensor_cfg.context_parallel_size=2"),
+     {"tp": 2, "ulysses": 2}),
+    (("policy.generation.vllm_cfg.expert_parallel_size=4", "policy.generation.vllm_cfg.kv_cache_dtype=fp8"),
+     {"rollout-dp": 4, "rollout-expert-parallel": True, "rollout-kv-dtype": "fp8"}),
+    (("policy.generation.vllm_kwargs.speculative_config.method=mtp",
+      "policy.generation.vllm_kwargs.speculative_config.num_speculative_tokens=2"),
+     {"rollout-draft": "mtp", "rollout-draft-tokens": 2}),
+    (("policy.generation.vllm_kwargs.enable_chunked_prefill=false",), {"batched-tokens": 1024}),
     ((*SPLIT, "policy.megatron_cfg.distributed_data_parallel_config.grad_reduce_in_fp32=true",
       "policy.megatron_cfg.optimizer.use_precision_aware_optimizer=false"),
      {"trainer-option": ("accumulate_in_fp32=true", "precision_aware=false")}),
@@ -94,17 +102,17 @@ def test_names_say(more: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("more", [
-    "policy.dtensor_cfg.tensor_parallel_size=2", "policy.quant_cfg=x.yaml",
+    "policy.dtensor_cfg.expert_parallel_size=2", "policy.quant_cfg=x.yaml",
     "policy.dtensor_cfg.expert_parallel_size=8", "policy.generation.backend=sglang", "policy.draft.enabled=true",
     "policy.optimizer.name=transformer_engine.pytorch.optimizers.fused_adam.FusedAdam", "policy.something_new=3",
-    "policy.generation.vllm_kwargs.kv_cache_memory_bytes=1", "policy.train_global_batch_size=4",
+    "policy.generation.vllm_kwargs.quantization=fp8", "policy.train_global_batch_size=4",
     "grpo.adv_estimator.name=opd", "policy.dtensor_cfg.enabled=false", "policy.is_vlm=true",
 ])
 def test_what_is_not_modelled_is_refused_by_its_name(more: str) -> None:
     found = of(more)
     name = more.partition("=")[0]
     assert [one.name.partition(" ")[0] for one in found.unread] == [
-        "policy.generation.vllm_kwargs" if "vllm_kwargs" in name else name]
+        "policy.generation.vllm_kwargs.*" if "vllm_kwargs" in name else name]
 
 
 def test_a_recipe_is_read_over_those_that_it_begins_with(tmp_path: Path) -> None:

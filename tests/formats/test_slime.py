@@ -35,7 +35,7 @@ def test_a_script_is_its_whole_question() -> None:
         "framework": "slime", "engine": "megatron", "rollout": "sglang", "algorithm": "grpo", "model": "Qwen3-4B",
         "prompts": 32, "samples": 8, "mini-batch": 16, "prompt-len": 1024, "response-len": 8192, "rollout-tp": 2,
         "tp": 2, "sequence-parallel": True, "recompute": "full", "micro-tokens": 9216, "log-prob-tokens": 9216,
-        "memory-fraction": 0.7, "reference": True, "entropy": False,
+        "memory-fraction": 0.7, "reference": True, "entropy": False, "images": 0,
     }
 
 
@@ -49,7 +49,11 @@ def test_a_script_is_its_whole_question() -> None:
     ("--update-weight-buffer-size 2147483648", {"bucket-mib": 2048}),
     ("--sglang-cuda-graph-bs 1 2 4 $(seq 8 8 256)", {"engine-option": ("cuda-graph-max-bs=256",)}),
     ("--num-steps-per-rollout 2", {"mini-batch": 16}),
-    ("--sglang-ep-size 2 --sglang-max-running-requests 64", {"max-sequences": 64}),
+    ("--sglang-ep-size 2 --sglang-max-running-requests 64", {"max-sequences": 64, "rollout-expert-parallel": True}),
+    ("--sglang-enable-dp-attention --sglang-dp-size 2 --sglang-enable-dp-lm-head",
+     {"rollout-tp": 1, "rollout-dp": 2, "rollout-attention-dp": True}),
+    ("--use-opd --opd-type sglang --opd-kl-coef 1.0", {"reference": True}),
+    ("--multimodal-keys '{}'", {"images": None}),
 ], ids=str)
 def test_names_say(more: str, options: dict[str, Any]) -> None:
     found = of(more)
@@ -66,7 +70,7 @@ def test_an_engine_has_cards_of_its_own_and_works_ahead_where_the_program_lets_i
 
 
 @pytest.mark.parametrize("more", [
-    "--loss-type sft_loss", "--use-opd", "--sglang-enable-dp-attention --sglang-dp-size 2", "--release-train",
+    "--loss-type sft_loss", "--use-opd", "--sglang-ep-size 3", "--release-train",
     "--recompute-granularity selective", "--enable-mtp-training", "--update-weight-transport disk", "--no-such-name 3",
     "--global-batch-size 100", "--num-steps-per-rollout 4", "--sglang-speculative-algorithm EAGLE",
 ])

@@ -139,13 +139,40 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
     (f"{SERVED} reward.reward_model.rollout.max_num_seqs=8", "max_num_seqs: other than 1024 is not modelled"),
     (f"{SERVED} reward.reward_model.rollout.pipeline_model_parallel_size=2", "other than 1 is not modelled"),
     (f"{SERVED} reward.reward_model.rollout.name=sglang", "other than rollout.name is not modelled"),
-    ("model_engine=veomni actor_rollout_ref.actor.veomni.fsdp_size=8", "model_engine: 'veomni' is not one of dp, mega"),
-    ("distillation.enabled=True distillation.nnodes=1", "distillation.enabled: a teacher beside"),
+    ("model_engine=torchtitan actor_rollout_ref.actor.torchtitan.x=8", "model_engine: 'torchtitan' is not one of"),
+    ("model_engine=veomni actor_rollout_ref.actor.veomni.expert_parallel_size=2", "experts divided over FSDP's ranks"),
+    ("distillation.enabled=True", "distillation.nnodes: is not above 0"),
+    ("actor_rollout_ref.rollout.expert_parallel_size=3", "3 must be the 2 ranks of a copy"),
     ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True model_engine=megatron",
      "override_optimizer_config.optimizer_offload_fraction: other than 1"),
 ])
 def test_what_is_not_modelled_is_named(more: str, said: str) -> None:
     assert said in sentence(of(more).unread)
+
+
+def test_veomni_is_fsdp2_by_names_of_its_own() -> None:
+    role = "actor_rollout_ref.actor.veomni."
+    found = of(f"model_engine=veomni {role}param_offload=True {role}ulysses_parallel_size=2 {role}fsdp_size=4 "
+               f"{role}enable_full_shard=True {role}attn_implementation=flash_attention_2 {role}expert_parallel_size=1")
+    assert not found.unread, sentence(found.unread)
+    said = {"sharded-by": "fsdp2", "offload-parameters": "cpu", "ulysses": 2, "shard-group": 4}
+    assert {name: found.options[name] for name in said} == said
+
+
+def test_what_the_engine_is_told_says_the_same_as_to_itself() -> None:
+    role = "actor_rollout_ref.rollout."
+    found = of(f"{role}tensor_model_parallel_size=2 {role}data_parallel_size=4 {role}expert_parallel_size=8 "
+               f"+{role}engine_kwargs.vllm.kv_cache_dtype=fp8 "
+               f"+{role}engine_kwargs.vllm.compilation_config.cudagraph_mode=FULL_DECODE_ONLY")
+    assert not found.unread, sentence(found.unread)
+    said = {"rollout-tp": 2, "rollout-dp": 4, "rollout-expert-parallel": True, "rollout-kv-dtype": "fp8"}
+    assert {name: found.options[name] for name in said} == said
+    assert any("FULL_DECODE_ONLY" in note for note in found.notes)
+
+
+def test_a_teacher_has_cards_of_its_own_and_is_said() -> None:
+    found = of("distillation.enabled=True distillation.nnodes=1 distillation.n_gpus_per_node=4")
+    assert not found.unread and any("the teacher answers on 4 cards" in note for note in found.notes)
 
 
 def test_its_own_defaults_are_all_read() -> None:

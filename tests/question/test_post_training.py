@@ -32,7 +32,7 @@ def job(**options: Any) -> PostTrainingJob:
     ({"mean_prompt_len": 301}, "mean-prompt-len=301 is longer than prompt-len=300"),
     ({"framework": "verrl"}, "unknown framework 'verrl'; did you mean verl"), ({"framework": "verl@0.1"}, "verl 0.1"),
     ({"algorithm": "dpo"}, "dpo"), ({"rollout": "llama.cpp"}, "--rollout llama.cpp"),
-    ({"model": "qwen2.5-vl-7b", "framework": "nemo-rl"}, "several stacks"),
+    ({"model": "qwen2.5-vl-7b", "framework": "nemo-rl"}, "--images 0 answers for prompts of text"),
     ({"image_size": 800}, "reads no images"),
     ({"model": "qwen2.5-vl-7b", "images": 2, "image_size": 1024}, "prompt-len=300 is less than the 2,664 tokens"),
     ({"no_such_thing": 1}, "unknown option 'no-such-thing'"),

@@ -12,6 +12,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, require_counts
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.program import Program, Tensor
+from vramcast.domain.serving import Draft
 from vramcast.domain.version import Version
 from vramcast.errors import InvalidSpec
 
@@ -130,6 +131,13 @@ class Rollout(Noun, frozen=True):
     """The engine that generates, on the cards of the trainer. None leaves a choice to the framework."""
 
     tp: int | None = None
+    dp: int = 1  # copies that start together
+    attention_dp: bool = False  # they attend apart and share experts
+    expert_parallel: bool = False  # whole experts over tp x dp
+    kv_dtype: str | None = None  # of its cache; None: the weights'
+    cache_bytes: int | None = None  # of its cache, instead of what its share leaves [bytes]
+    block_tokens: int | None = None  # of a block of its cache
+    draft: Draft | None = None  # what proposes tokens to it
     gpus: int | None = None  # cards of its own; None: those of the trainer [count]
     memory_fraction: float | None = None
     max_sequences: int | None = None
@@ -148,8 +156,8 @@ class Rollout(Noun, frozen=True):
     reward_fraction: float | None = None  # of the card for it
 
     def __post_init__(self) -> None:
-        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context", "bucket_mib", "parts",
-                       "reward_tp")
+        require_counts(self, "tp", "dp", "cache_bytes", "block_tokens", "gpus", "max_sequences", "batched_tokens",
+                       "context", "bucket_mib", "parts", "reward_tp")
         if self.level not in (None, 1, 2):
             raise InvalidSpec("sleep-level={} is neither 1 nor 2; --no-sleep keeps the engine awake", self.level)
         for name, share in (("memory", self.memory_fraction), ("reward", self.reward_fraction)):

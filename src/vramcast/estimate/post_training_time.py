@@ -191,7 +191,7 @@ def generation_s(job: PostTrainingJob) -> tuple[float | None, str]:
                  for count in (asked.requests.concurrency, 1))
     if many is None or one is None or many.step_s is None or one.step_s is None:
         return None, "no step time: the engine's rates are not known"
-    engines = asked.cluster.count // asked.plan.tp
+    engines = asked.cluster.count // asked.plan.num_ranks
     sequences = episodes.prompts * episodes.samples / engines
     mean, longest = episodes.mean_response_len or episodes.response_len, episodes.response_len
     rounds = max(1.0, sequences / asked.requests.concurrency)

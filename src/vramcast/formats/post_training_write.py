@@ -281,7 +281,7 @@ def _verl_networks(job: PostTrainingJob, found: Mapping[str, Any]) -> dict[str, 
         own |= {"reward_model.enable": True, "reward_model.model.path": hub_id(job.reward),
                 "reward_model.model.use_remove_padding": found["model.use_remove_padding"],
                 "reward_model.strategy": found.get("actor.strategy", "fsdp")}
-        own |= {"reward_model.use_reward_loop": False} if job.version >= verl.ENGINE_RATES_SINCE else {}
+        own |= {"reward_model.use_reward_loop": False} if job.version >= verl_roles.ENGINE_RATES_SINCE else {}
         dynamic = updates.reward_micro_tokens is not None
         own |= {"reward_model.use_dynamic_bsz": dynamic}
         name = "forward_max_token_len_per_gpu" if dynamic else "micro_batch_size_per_gpu"

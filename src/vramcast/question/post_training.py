@@ -33,7 +33,7 @@ from vramcast.question.build import (
     section,
 )
 from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse, parse_count
-from vramcast.question.serving import parse_engine
+from vramcast.question.serving import draft_of, parse_engine
 from vramcast.question.tables import OF_TRL, POST_TRAINING_OPTIONS
 from vramcast.units import ceil_div
 
@@ -78,8 +78,8 @@ NOT_OF_TRL: Final = (
 )
 """What verl leaves to be asked, and TRL does not."""
 
-SEES: Final = ("verl", "trl", "ms-swift")
-"""Frameworks whose networks may have a tower for images; of verl's trainers FSDP."""
+SEES: Final = ("verl", "nemo-rl", "trl", "ms-swift")
+"""Frameworks whose networks may have a tower for images; of verl's and NeMo-RL's trainers FSDP."""
 
 PRECISIONS: Final = (Precision.MIXED_BF16, Precision.BF16)
 """fp32 weights computed in bf16, and weights, gradients and states in bf16 (`model_dtype`)."""
@@ -121,17 +121,24 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         )
     model = checkpoint_of(given.get("model"), values, resolve, TABLE).model
     if engine == "pytorch":
+        divides = ("tp",) if framework == "nemo-rl" else ()
         for name in ("tp", "pp", "cp", "ep", "etp", "virtual-stages"):
-            if values.get(name, 1) > 1:
+            if values.get(name, 1) > 1 and name not in divides:
                 raise Unsupported(
                     "--{} splits the trainer under Megatron; add --engine megatron, or for the engine that generates "
                     "give --rollout-tp", name
                 )
     crosses = any(run.layer.cross_attention is not None for run in model.main.runs)
-    sees = reads_images(model) and framework in SEES and engine != "megatron" and not crosses
-    if len(model.stacks) > 1 and not sees:
+    of_prompts = reads_images(model) and not crosses
+    sees = of_prompts and framework in SEES and engine != "megatron"
+    if of_prompts and engine == "megatron" and values.get("images") != 0:
+        raise Unsupported("{} reads images, which are modelled for post-training under Megatron in no prompt; "
+                          "--images 0 answers for prompts of text", model.name)
+    if len(model.stacks) > 1 and not (sees or (of_prompts and engine == "megatron")):
         raise Unsupported("{} has several stacks, which is not modelled for post-training with {}; use one of text",
                           model.name, framework)
+    if not reads_images(model) and values.get("images") == 0 and "image-size" not in values:
+        del values["images"]  # as files of frameworks say whatever the network is
     if not reads_images(model) and {"images", "image-size"} & values.keys():
         raise InvalidSpec("{} reads no images; leave image-size and images out", model.name)
     deviation = _deviation(values)
@@ -149,7 +156,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     if trainer is not None:
         return PostTrainingJob(
             model=trainer.model, cluster=cluster, framework=framework, version=version, algorithm=algorithm,
-            episodes=episodes, updates=updates, plan=trainer.plan, rollout=_engine_part(values, sleeps=False),
+            episodes=episodes, updates=updates, plan=trainer.plan, rollout=_engine_part(values, resolve, sleeps=False),
             engine=engine, rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=trainer.alloc_conf,
             trainer=trainer, run_steps=steps,
             assumed=(*trainer.assumed, *of_text, *_assumed(values, framework, version, rollout, rollout_version)),
@@ -186,8 +193,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
                           "--offload-parameters cpu --offload-optimizer cpu, and leave out --peft")
     return PostTrainingJob(
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
-        updates=updates, plan=plan, rollout=_engine_part(values), engine=engine, trainer_options=options, own_gpus=own,
-        **others,
+        updates=updates, plan=plan, rollout=_engine_part(values, resolve), engine=engine, trainer_options=options,
+        own_gpus=own, **others,
         rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=values.get("alloc-conf", ""),
         run_steps=steps,
         assumed=(*passed_over, *evened, *of_text, *_assumed(values, framework, version, rollout, rollout_version)),
@@ -379,13 +386,13 @@ def _shared(own: Mapping[str, object]) -> dict[str, object]:
     return found | {"base-weights": base.removesuffix("-dq")}  # whose scales it unpacks [bitsandbytes_loader.py]
 
 
-def _engine_part(values: Mapping[str, Any], *, sleeps: bool = True) -> Rollout:
+def _engine_part(values: Mapping[str, Any], resolve: Resolve, *, sleeps: bool = True) -> Rollout:
     """What the question says of the engine that generates.
 
     Args:
         sleeps: where the question does not say
     """
-    fields = {"sleeps": sleeps, **section(values, "rollout", TABLE)}
+    fields = {"sleeps": sleeps, **section(values, "rollout", TABLE), **draft_of(values, resolve, "rollout-")}
     rollout: Rollout = converted(Rollout, fields | {"engine_options": engine_options(fields.get("engine_options", ()))})
     return rollout
 

@@ -76,7 +76,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
     if SERVING[engine].runs_pipelines:
         return _pipeline_job(given.get("model"), values, cluster, engine, version)
     _refuse_pipeline(given.get("model"), engine)
-    plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
+    plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | draft_of(values, resolve))
     shared = plan.tp if SERVING[engine].spread_by in values else max(1, cluster.count // (plan.pp * plan.dp))
     checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS, divisor=max(plan.tp, shared))
     job = ServeJob(
@@ -217,12 +217,17 @@ def parse_engine(text: str) -> tuple[str, Version]:
     return name, check_version(name, version, oldest=engine.oldest, newest=engine.newest)
 
 
-def _draft(values: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
-    if "draft" not in values:
-        if "draft-tokens" in values:
-            raise InvalidSpec("--draft-tokens needs --draft, for example --draft eagle")
+def draft_of(values: Mapping[str, Any], resolve: Resolve, prefix: str = "") -> dict[str, Any]:
+    """What proposes tokens, of options that begin with `prefix`.
+
+    Raises: InvalidSpec for a number of tokens that nothing proposes
+    """
+    name = f"{prefix}draft"
+    if name not in values:
+        if f"{name}-tokens" in values:
+            raise InvalidSpec("--{}-tokens needs --{}, for example --{} eagle", name, name, name)
         return {}
-    kind, tokens = values["draft"], values.get("draft-tokens", 1)
+    kind, tokens = values[name], values.get(f"{name}-tokens", 1)
     if kind in DRAFT_KINDS:
         return {"draft": Draft(kind=kind, tokens=tokens)}
     return {"draft": Draft(kind="model", tokens=tokens, model=resolve(kind).model)}

@@ -91,6 +91,15 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "rollout-gpus": _count("rollout", "gpus", "cards of the engine's own, of those that --gpus names"),
     "ahead": Option("rollout", "ahead", Kind.FLAG, "it generates the next step's answers while the trainer learns"),
     "rollout-tp": _count("rollout", "tp", "tensor-parallel degree of the engine"),
+    "rollout-dp": _count("rollout", "dp", "copies of the engine that start together (data_parallel_size)"),
+    "rollout-attention-dp": Option("rollout", "attention_dp", Kind.FLAG, "they attend apart and share the experts"),
+    "rollout-expert-parallel": Option("rollout", "expert_parallel", Kind.FLAG, "whole experts on each of its ranks"),
+    "rollout-kv-dtype": Option("rollout", "kv_dtype", Kind.TEXT, "its cache: auto, bf16, fp8 ..."),
+    "rollout-cache-bytes": _count("rollout", "cache_bytes", "size of its cache, whatever its share leaves"),
+    "rollout-block-tokens": _count("rollout", "block_tokens", "tokens of a block of its cache"),
+    "rollout-draft": Option("draft", "draft", Kind.TEXT, "what proposes tokens to it: eagle, eagle3, mtp, ngram, "
+                            "medusa or a MODEL; it does not learn"),
+    "rollout-draft-tokens": _count("draft", "draft_tokens", "tokens that it proposes at once"),
     "memory-fraction": Option("rollout", "memory_fraction", Kind.NUMBER, "share of the card that the engine may take "
                               "(gpu_memory_utilization)"),
     "max-sequences": _count("rollout", "max_sequences", "sequences that it runs at once (max_num_seqs)"),

@@ -264,16 +264,23 @@ def towers_of(job: Job) -> dict[str, Stack]:
     return {stack.name: stack for stack in job.model.stacks[:-1] if stack.vision is not None}
 
 
+def learns_towers(job: Job) -> bool:
+    """Whether a part that sees learns: its weights, gradients and states are there, whole on the first stage's ranks.
+    Its pass is modelled for text alone, where there is none."""
+    parts = [*towers_of(job), "projector"]
+    return bool(towers_of(job)) and job.plan.peft is None and any(part not in job.plan.freeze for part in parts)
+
+
 def _check_towers(job: Job) -> None:
-    """Raise Unsupported for towers that learn."""
+    """Raise Unsupported for towers that learn of images."""
     towers, freeze = towers_of(job), job.plan.freeze
     parts = [*towers, *(["projector"] if towers else [])]
     adapted = [target for target in (job.plan.peft.targets if job.plan.peft else ()) for name in towers
                if target.startswith(f"{name}.")]
     if job.model.main.vision is not None or adapted or (
-            towers and job.plan.peft is None and any(part not in freeze for part in parts)):
-        raise Unsupported("{}: megatron models towers that do not learn; use --freeze towers,projectors, or engine "
-                          "huggingface", job.model.name)
+            learns_towers(job) and (job.workload.images != 0 or any(part in freeze for part in parts))):
+        raise Unsupported("{}: megatron models towers that do not learn, or prompts of text; use --freeze "
+                          "towers,projectors, --images 0, or engine huggingface", job.model.name)
 
 
 def divides_positions(length: int, *, tp: int, cp: int, sequence_parallel: bool) -> bool:

@@ -18,7 +18,7 @@ from vramcast.domain.job import Job, Phase, RankProgram, Shards
 from vramcast.domain.model import Layer, Mamba, MoE
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder, ChunkPrograms, chunks_of
-from vramcast.engines.megatron.options import COMPARED, Context, Options, copies_moments
+from vramcast.engines.megatron.options import COMPARED, Context, Options, copies_moments, learns_towers
 from vramcast.engines.megatron.weights import (
     SAVED,
     embedding_weights,
@@ -148,7 +148,8 @@ def _rank(
     weights, learning = weights_of(context, chunks, stage), adapter_weights(context, builder, chunks)
     objective = context.job.workload.objective
     compared = objective in COMPARED
-    towers = tower_weights(context.model) if any(chunk.embedding for chunk in chunks) else []
+    there = any(chunk.embedding for chunk in chunks) and not learns_towers(context.job)
+    towers = tower_weights(context.model) if there else []
     frozen = [*(weights if learning or compared else ()), *towers, *(towers if compared and not learning else ())]
     held = states(learning or weights, state_rules(context), frozen=frozen)
     slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
@@ -297,6 +298,7 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
     for chunk in chunks:
         if chunk.embedding:
             found += owned_weights(embedding_weights(model), layout=layout, owner="embedding")
+            found += tower_weights(model) if learns_towers(context.job) else ()
             if (stack := context.encoder) is not None:  # which shares the first stage with the embedding
                 found += owned_weights(stack_parameters(stack), layout=layout, owner=stack.name)
                 for run in stack.runs:

@@ -317,6 +317,12 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
         plan.tp, plan.memory_fraction, plan.max_sequences or "unset", tokens,
         "CUDA graphs" if plan.graphs else "no CUDA graphs"
     ))
+    if plan.expert_parallel:
+        yield Note("experts of the engine lie whole on its {} ranks", plan.tp * plan.dp)
+    if plan.dp > 1:
+        yield Note("{} copies of the engine start together", plan.dp)
+    if plan.draft is not None:
+        yield "what is proposed to the engine is not timed: answers come one token at a time, and drafts do not learn"
     if release_of(job).shares_weights:
         yield "frozen weights are there once, for trainer and engine; asleep, that gives up its cache alone"
     elif job.rollout.sleeps and job.rollout.gpus is None:

@@ -26,9 +26,10 @@ from vramcast.engines.eager.passes import inference
 from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
 from vramcast.engines.eager.recipe import Recipe, Sharding, parts
 from vramcast.engines.eager.releases import with_its_kernels
-from vramcast.engines.post_training.batches import Batches, trainer_cluster
+from vramcast.engines.post_training.batches import Batches, part_of
 from vramcast.engines.post_training.networks import ON_HOST, Network, alloc, num_bytes
 from vramcast.engines.post_training.releases import Release, has_own_reference, release_of
+from vramcast.engines.post_training.slices import slice_of
 from vramcast.errors import Note, Unsupported
 from vramcast.operators.loss import policy_loss
 from vramcast.states.steps import Weight, state_program
@@ -59,17 +60,17 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
     offloads = {"offload_parameters": "none", "offload_optimizer": "none"}
     peft = None if plan.peft is None else replace(plan.peft, adapter_dtype="bf16")
     asked: Plan = replace(
-        plan, shards=Shards.EVERYTHING, sharded_by=sharder(job), peft=peft, **offloads,
+        plan, shards=Shards.EVERYTHING, sharded_by=sharder(job), peft=peft, tp=1, **offloads,
     )
     made = Job(
-        model=job.model,
+        model=slice_of(job.model, plan.tp),
         workload=Workload(
             seq_len=found.tokens // found.samples, micro_batch=found.samples, grad_accum=found.accumulated,
             objective="sft", image_size=job.episodes.image_size,
             images=(1 if images is None else images) * found.sequences // found.samples,
         ),
         plan=replace(asked, attention=AttentionKernel.FLASH),
-        cluster=trainer_cluster(job),
+        cluster=part_of(job.cluster, job.trainer_gpus // plan.tp),  # ranks that shard among themselves
         engine="pytorch",
         engine_options={"defers_sync": release.defers_sync, **({"padded": True} if job.updates.padded else {})},
     )
@@ -94,7 +95,8 @@ def steps_on_host(job: PostTrainingJob) -> bool:
 def sharding(job: PostTrainingJob, *, learns: bool = True) -> Sharding:
     """How FSDP shards the network that learns, or a frozen copy of it [fsdp]."""
     release, plan = release_of(job), job.plan
-    ranks = min(plan.shard_group or job.trainer_gpus, job.trainer_gpus)
+    every = job.trainer_gpus // plan.tp
+    ranks = min(plan.shard_group or every, every)
     narrow = plan.precision in NARROW
     width = HALF if narrow else FP32
     frozen = width if learns else min(width, release.reference_width) if not narrow else HALF

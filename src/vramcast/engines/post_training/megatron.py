@@ -41,7 +41,8 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
     return Job(
         model=job.model,
         workload=Workload(seq_len=ceil_div(found.tokens, found.samples * parts) * parts, micro_batch=found.samples,
-                          grad_accum=found.accumulated, objective="pretrain"),
+                          grad_accum=found.accumulated, objective="pretrain",
+                          images=1 if job.episodes.images is None else job.episodes.images),
         plan=replace(
             plan, shards=Shards.OPTIMIZER, offload_parameters="none", sharded_by=None,
             offload_optimizer=plan.offload_optimizer if steps_on_host(job) else "none",

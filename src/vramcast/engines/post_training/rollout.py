@@ -58,13 +58,14 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     asked, release, episodes = job.rollout, release_of(job), job.episodes
     cluster = part_of(job.cluster, job.engine_gpus)
     tp = asked.tp or min(FRAMEWORKS[job.framework].rollout_tp, cluster.count)
-    if cluster.count % tp:
-        raise InvalidSpec("rollout-tp={} does not divide {} GPUs", tp, cluster.count)
+    if cluster.count % (tp * asked.dp):
+        degree = f"{tp}" if asked.dp == 1 else f"{tp} x rollout-dp={asked.dp}"
+        raise InvalidSpec("rollout-tp={} does not divide {} GPUs", degree, cluster.count)
     trained = job.model.context if release.context_of_model else None
     context = asked.context or max(trained or 0, episodes.longest)
     if context < episodes.longest:
         raise InvalidSpec("context={} is shorter than the {} tokens of a sequence", context, episodes.longest)
-    concurrent = max(1, episodes.prompts * episodes.samples * tp // cluster.count)
+    concurrent = max(1, episodes.prompts * episodes.samples * tp * asked.dp // cluster.count)
     of_trl = job.engine == "huggingface"  # as many sequences as one generation has, into merged weights
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
     most = asked.max_sequences or concurrent if of_trl else most
@@ -92,7 +93,9 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
             output_len=episodes.mean_response_len or episodes.response_len,
         ),
         plan=ServePlan(
-            tp=tp, memory_fraction=share, max_sequences=most, batched_tokens=tokens, weights=stored,
+            tp=tp, dp=asked.dp, attention_dp=asked.attention_dp, expert_parallel=asked.expert_parallel,
+            kv_dtype=asked.kv_dtype or "auto", cache_bytes=asked.cache_bytes, block_tokens=asked.block_tokens,
+            draft=asked.draft, memory_fraction=share, max_sequences=most, batched_tokens=tokens, weights=stored,
             graphs=release.graphs if asked.graphs is None else asked.graphs, dtype=dtype,
             lora_slots=int(rank > 0), lora_rank=rank or 16,
         ),

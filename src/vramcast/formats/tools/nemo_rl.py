@@ -13,10 +13,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from vramcast.errors import Note, Unsupported
-from vramcast.formats.dotted import flat, nested, resolved, value_of
+from vramcast.formats.dotted import flat, resolved, value_of
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
-from vramcast.formats.tools import vllm
+from vramcast.formats.tools.rollout_engine import REPLAYED, Passed, passed_on
 from vramcast.formats.tools.verl import ON_HOST, OVERRIDE
 from vramcast.formats.watched import Known, Watched
 
@@ -53,6 +53,8 @@ SPLIT: Final = (
 )
 
 SHARDED: Final = (
+    Row("tp", f"{DTENSOR}tensor_parallel_size"),
+    Row("ulysses", f"{DTENSOR}context_parallel_size"),
     Row("recompute", f"{DTENSOR}activation_checkpointing", words=RECOMPUTES),
     Row("alloc_conf", f"{DTENSOR}env_vars.PYTORCH_CUDA_ALLOC_CONF", ""),
 )
@@ -81,9 +83,9 @@ SAYS_NOTHING: Final = re.compile(
     r"(?:sequence_packing|dynamic_batching)\.(?!enabled|(?:train|logprob)_mb_tokens)|"
     r"generation\.(?:bad_words|port_range|real_quant|refit_|temperature|top_|stop_|ignore_eos|vllm_cfg\.(?:async_engine|"
     r"load_format|skip_tokenizer|expose_http|http_|enable_vllm_metrics|vllm_metrics|use_deep_gemm|"
-    r"num_(?:first|last)_layers_in_bf16|expert_parallel_size|quantization_ignored|use_(?:activation|weight)_pow2|"
+    r"num_(?:first|last)_layers_in_bf16|quantization_ignored|use_(?:activation|weight)_pow2|"
     r"logprobs_mode|reset_encoder|use_tqdm|enable_prefix|reasoning_parser|cap_max_tokens|enforce_monotonicity|"
-    r"enable_thinking|env_vars\.(?!PYTORCH_CUDA_ALLOC)|is_mx)|use_async_rollouts|vllm_kwargs\.(?:moe_backend|kernel_config)|(?:mcore_generation|sglang|trtllm|dynamo)\w*\.|"
+    r"enable_thinking|env_vars\.(?!PYTORCH_CUDA_ALLOC)|is_mx)|use_async_rollouts|(?:mcore_generation|sglang|trtllm|dynamo)\w*\.|"
     r"num_prompts|model_name|solver|val_)))|policy\.activation_checkpointing_enabled"
 )
 """Names that change neither what is kept nor how long it takes by more than the figures here are sure of, or that
@@ -141,7 +143,7 @@ def read(config: Config) -> Reading:
                     "its sizes as options", config.name, name, objective
                 )
             raise Unsupported("{} is a recipe of NeMo-RL's {}, of which only GRPO is read", config.name, name)
-    found = reading(given)
+    found = reading(given, sees=any("vlm" in str(value) for name, value in given.items() if name.endswith("processor")))
     return found._replace(unread=(*found.unread, *unread), notes=(*found.notes, *notes))
 
 
@@ -166,8 +168,12 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def reading(given: Mapping[str, Any]) -> Reading:
-    """What dotted names say."""
+def reading(given: Mapping[str, Any], *, sees: bool = False) -> Reading:
+    """What dotted names say.
+
+    Args:
+        sees: whether prompts have images, which data of a network that reads them need not have
+    """
     values = Watched({name: resolved(given, value) for name, value in given.items()
                       if value is not None and MATTERS.match(name) and not SAYS_NOTHING.match(name)})
     megatron = values.flag(f"{MEGATRON}enabled") is True
@@ -178,7 +184,7 @@ def reading(given: Mapping[str, Any]) -> Reading:
     each, nodes = values.count("cluster.gpus_per_node") or 8, values.count("cluster.num_nodes") or 1
     options |= _of_megatron(values) if megatron else _of_dtensor(values, each * nodes)
     options |= {} if (model := values.text("policy.model_name")) is None else {"model": model}
-    options |= _lengths(values)
+    options |= _lengths(values) | ({} if sees else {"images": 0})
     samples, batch = int(options.get("samples", 16)), values.count("policy.train_global_batch_size")
     if batch is not None and batch % samples:
         values.cannot("policy.train_global_batch_size", "{} sequences are no whole prompts of {} answers", batch,
@@ -187,9 +193,9 @@ def reading(given: Mapping[str, Any]) -> Reading:
         options["mini-batch"] = batch // samples
     options["reference"] = values.number("loss_fn.reference_policy_kl_penalty") != 0
     options |= _apart(values, each, nodes)
-    engine, refused = _passed_on(values)
+    engine = _of_engine(values)
     _settle(values, megatron=megatron)
-    notes: list[str] = ["prompts are taken to be a quarter of a sequence, 512 tokens at most"]
+    notes: list[str] = ["prompts are taken to be a quarter of a sequence, 512 tokens at most", *engine.notes]
     if values.get(f"{VLLM}precision") == "fp8":  # [nemo] models/generation/vllm/quantization/fp8.py: blocks of 128
         options["rollout-weights"] = "fp8-block"
     if megatron and values.flag(name := f"{MEGATRON}fp8_cfg.enabled"):
@@ -200,8 +206,13 @@ def reading(given: Mapping[str, Any]) -> Reading:
                      "--reuse-log-prob leaves them out")
     if (drawn := values.number("grpo.batch_multiplier") or 1) > 1:
         notes.append(Note("grpo.batch_multiplier {:g}: prompts that dynamic sampling drops are not timed", drawn))
-    return Reading("nemo-rl", options | engine, unread=(*values.unread(), *refused), ranks=each * nodes, nodes=nodes,
-                   notes=tuple(notes))
+    if not megatron and int(options.get("ulysses") or 1) > 1:
+        notes.append("ring attention is counted as Ulysses: the keys and values that ranks hand round a ring are left "
+                     "out")
+    if values.flag("policy.router_replay.enabled"):
+        notes.append(REPLAYED)
+    return Reading("nemo-rl", options | engine.options, unread=(*values.unread(), *engine.unread), notes=tuple(notes),
+                   ranks=each * nodes, nodes=nodes, parts=engine.parts)
 
 
 def _lengths(values: Watched) -> dict[str, Any]:
@@ -233,7 +244,8 @@ def _of_dtensor(values: Watched, ranks: int) -> dict[str, Any]:
     """FSDP2 over all ranks, or over those that are no copies of others; adapters on every linear layer."""
     options: dict[str, Any] = {"sharded-by": "fsdp2"}
     copies, adapted = values.count(f"{DTENSOR}dp_replicate_size") or 1, values.flag(f"{LORA}enabled")
-    options |= {"shard-group": ranks // copies} if copies > 1 else {}
+    split = values.count(f"{DTENSOR}tensor_parallel_size") or 1
+    options |= {"shard-group": ranks // copies // split} if copies > 1 else {}
     options |= ON_HOST if values.flag(f"{DTENSOR}cpu_offload") else {}
     rank = values.count(f"{LORA}dim")
     return options | ({"peft": "lora", "lora-rank": rank or 8} if adapted else {})
@@ -249,20 +261,21 @@ def _apart(values: Watched, each: int, nodes: int) -> dict[str, Any]:
     return {"rollout-gpus": apart, "ahead": ahead is not False}
 
 
-OF_ENGINE: Final = ("max-sequences", "batched-tokens", "engine-option")
-"""What arguments that are passed on to vLLM may say of it beside a trainer."""
-
-
-def _passed_on(values: Watched) -> tuple[dict[str, Any], list[Unread]]:
-    """Arguments of vLLM as its own reader has them, and those that are not modelled beside a trainer."""
-    table = nested({name.removeprefix(KWARGS): values.get(name) for name in values if name.startswith(KWARGS)})
-    if not table:
-        return {}, []
-    found = vllm.read(Config("", "", table))
-    narrow = {name: value for name, value in found.options.items() if name not in ("engine", "tp")}
-    refused = [one._replace(name=f"{KWARGS}{one.name}") for one in found.unread]
-    refused += [Unread(f"{KWARGS.removesuffix('.')} (--{name})") for name in narrow if name not in OF_ENGINE]
-    return {name: value for name, value in narrow.items() if name in OF_ENGINE}, refused
+def _of_engine(values: Watched) -> Passed:
+    """Experts of vLLM, its copies where there are more ranks of experts than of tensors [nemo vllm_generation.py], and
+    arguments that are passed on to it."""
+    experts, tp = values.count(f"{VLLM}expert_parallel_size") or 1, values.count(f"{VLLM}tensor_parallel_size") or 1
+    found: dict[str, Any] = {"rollout-expert-parallel": True} if experts > 1 else {}
+    if experts > tp and experts % tp == 0:
+        found["rollout-dp"] = experts // tp
+    elif experts not in (1, tp):
+        values.cannot(f"{VLLM}expert_parallel_size", "{} is no multiple of tensor_parallel_size={}, where NeMo-RL "
+                      "stops", experts, tp)
+    if (cache := values.text(f"{VLLM}kv_cache_dtype")) not in (None, "auto"):
+        found["rollout-kv-dtype"] = cache
+    own = {name.removeprefix(KWARGS): values.get(name) for name in values if name.startswith(KWARGS)}
+    passed = passed_on("vllm", own, KWARGS, context=values.count(f"{VLLM}max_model_len"))
+    return passed._replace(options=found | passed.options)
 
 
 def _settle(values: Watched, *, megatron: bool) -> None:

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.errors import Note
 from vramcast.formats.environment import options_of_environment
-from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of
+from vramcast.formats.reading import Config, Reading, arguments, command_of
 from vramcast.formats.table import Row, read_options
-from vramcast.formats.tools import sglang
 from vramcast.formats.tools.megatron import OF_NETWORK
-from vramcast.formats.watched import Known, Watched
+from vramcast.formats.tools.rollout_engine import Passed, passed_on
+from vramcast.formats.watched import Known, Watched, is_unset
 
 PROGRAM: Final = re.compile(r"(?:^|/)train(?:_async)?\.py$")
 ARRAY: Final = re.compile(r"\$\{[A-Z_]+_ARGS\}")
@@ -98,13 +96,16 @@ def reading(given: Mapping[str, Any], *, ahead: object = False, undecided: Mappi
     options = read_options(ROWS, values)
     options |= {"framework": "slime", "engine": "megatron", "rollout": "sglang"}
     options.setdefault("recompute", "none")
-    model = values.text("hf_checkpoint")
-    options |= {} if model is None else {"model": model.rstrip("/").rpartition("/")[2] if model[0] == "/" else model}
+    model = _network(values)
+    options |= {} if given.get("multimodal_keys") else {"images": 0}
+    options |= {} if model is None else {"model": model}
     sizes, notes = _sizes(values, given, int(options.get("samples", 1)))
-    trainer, engine = _cards(values)
-    apart = {} if engine is None else {"rollout-gpus": engine, "ahead": bool(ahead)}
+    trainer, apart_gpus = _cards(values)
+    apart = {} if apart_gpus is None else {"rollout-gpus": apart_gpus, "ahead": bool(ahead)}
     options |= {**sizes, **apart, "entropy": bool(values.number("entropy_coef"))}
-    options["reference"] = any((given.get("use_kl_loss"), values.number("kl_coef")))
+    options["reference"] = any((given.get("use_kl_loss"), values.number("kl_coef"), _teacher(values, notes)))
+    if (values.get("fp8_format"), values.get("fp8_recipe")) != (None, None):
+        notes.append("fp8: counted and timed as bf16")
     values.number("kl_loss_coef")
     values.get("offload")
     if values.flag("use_precision_aware_optimizer") and options.get("offload-optimizer", "none") == "none":
@@ -113,10 +114,34 @@ def reading(given: Mapping[str, Any], *, ahead: object = False, undecided: Mappi
         notes.append("prompts that are generated and filtered out again are not timed")
     buffer = values.count("update_weight_buffer_size")
     options |= {"bucket-mib": max(1, buffer >> 20)} if buffer else {}
-    own, refused, more = _of_engine(given, int(options.get("rollout-tp", 1)))
-    each = values.count("actor_num_gpus_per_node") or 8
-    return Reading("slime", options | own, unread=(*values.unread(), *refused), notes=(*notes, *more),
-                   ranks=trainer + (engine or 0), nodes=max(1, (trainer + (engine or 0)) // max(each, 1)))
+    engine = _of_engine(given, int(options.get("rollout-tp", 1)))
+    each, every = values.count("actor_num_gpus_per_node") or 8, trainer + (apart_gpus or 0)
+    return Reading("slime", options | engine.options, unread=(*values.unread(), *engine.unread),
+                   notes=(*notes, *engine.notes), ranks=every, nodes=max(1, every // max(each, 1)))
+
+
+def _network(values: Watched) -> str | None:
+    """A hub's id, or the last part of a folder, whatever variable stands before it."""
+    path = dict.get(values, "hf_checkpoint")
+    last = path.rstrip("/").rpartition("/")[2] if isinstance(path, str) else ""
+    if isinstance(path, str) and path[:1] in ("/", "$", "~") and last and not is_unset(last):
+        values["hf_checkpoint"] = last
+    return values.text("hf_checkpoint")
+
+
+def _teacher(values: Watched, notes: list[str]) -> bool:
+    """Whether a teacher's weights take turns with those that learn, as a reference's do; else it is a server elsewhere
+    [slime utils/arguments.py `--opd-type`, backends/megatron_utils/actor.py]."""
+    asked, kind = values.flag("use_opd"), values.one_of("opd_type", {"sglang": "sglang", "megatron": "megatron"})
+    for name in ("opd_kl_coef", "opd_teacher_load", "opd_teacher_ckpt_step"):
+        values.get(name)
+    if asked and kind is None:
+        values.cannot("use_opd", "is set without --opd-type, where slime stops")
+    elif asked:
+        notes.append("the teacher's weights wait on the host and take turns with those that learn, of which it is "
+                     "taken to have as many" if kind == "megatron" else
+                     "the teacher is a server of its own, which stands beside this answer")
+    return bool(asked) and kind == "megatron"
 
 
 def _sizes(values: Watched, given: Mapping[str, Any], samples: int) -> tuple[dict[str, Any], list[str]]:
@@ -172,30 +197,12 @@ def _cards(values: Watched) -> tuple[int, int | None]:
     return trainer, engine or 1
 
 
-OF_ENGINE: Final = ("memory-fraction", "max-sequences", "batched-tokens", "graphs", "engine-option", "context")
-"""What SGLang's arguments may say of it beside a trainer."""
-
-
-def _of_engine(given: Mapping[str, Any], tp: int) -> tuple[dict[str, Any], list[Unread], list[str]]:
-    """Arguments of SGLang as its own reader has them, those that are not modelled beside a trainer, and notes."""
+def _of_engine(given: Mapping[str, Any], tp: int) -> Passed:
+    """Arguments of SGLang."""
     own = {name.removeprefix("sglang_"): value for name, value in given.items() if name.startswith("sglang_")}
-    own.pop("server_concurrency", None)
     notes = []
     if sizes := SIZE.findall(str(own.pop("cuda_graph_bs", ""))):
         own["cuda_graph_max_bs"] = max(map(int, sizes))
         notes.append("--sglang-cuda-graph-bs: SGLang's own sizes up to the largest one are counted")
-    ep = own.get("ep_size", own.get("expert_parallel_size", 1))
-    if ep == tp > 1 and not own.get("enable_dp_attention"):
-        own.pop("ep_size", None), own.pop("expert_parallel_size", None)
-        notes.append(Note(
-            "--sglang-ep-size {}: experts take as much of a card as over {} ranks of tensor parallelism", tp, tp
-        ))
-    words = ["python3", "-m", "sglang.launch_server", "--model-path", "m", "--tp-size", str(tp)]
-    for name, value in own.items():
-        listed = value if isinstance(value, list) else [] if value is True else [value]
-        words += [f"--{name.replace('_', '-')}", *map(str, listed)]
-    found = sglang.read(Config("", shlex.join(words), None))
-    options = {name: value for name, value in found.options.items() if name in OF_ENGINE}
-    others = [Unread(f"--sglang ({name})") for name, value in found.options.items()
-              if name not in (*OF_ENGINE, "engine", "model", "tp") and (name, value) != ("dp", 1)]
-    return options, [*(one._replace(name=f"--sglang-{one.name.lstrip('-')}") for one in found.unread), *others], notes
+    passed = passed_on("sglang", own, "--sglang-", tp=tp)
+    return passed._replace(notes=[*notes, *passed.notes])

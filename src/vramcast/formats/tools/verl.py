@@ -13,13 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format, renamed
-from vramcast.domain.version import Version, read_version, version_text
+from vramcast.domain.version import read_version, version_text
 from vramcast.engines.post_training.releases import FRAMEWORKS
 from vramcast.errors import Note
 from vramcast.formats.dotted import DEEPEST, flat, value_of
 from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
+from vramcast.formats.tools.rollout_engine import REPLAYED
+from vramcast.formats.tools.verl_engines import TRAINS_WITH, as_fsdp, check_experts, engine_of
 from vramcast.formats.tools.verl_roles import (
     MCORE,
     MEGATRON,
@@ -27,13 +29,15 @@ from vramcast.formats.tools.verl_roles import (
     OF_REFERENCE,
     OF_SHARDED_CRITIC,
     OF_SPLIT_CRITIC,
-    RATED_ALIKE,
+    network,
+    rewards,
+    version_of,
 )
-from vramcast.formats.watched import Known, Watched, is_unset
+from vramcast.formats.watched import Known, Watched
 
 ROLE: Final = "actor_rollout_ref."
 NAMES: Final = Known("verl", "config")
-MAIN: Final = re.compile(r"\bmain_(?:ppo|dapo)\b|\bfully_async_main\b")
+MAIN: Final = re.compile(r"\bmain_(?:ppo(?:_sync)?|dapo)\b|\bfully_async_main\b")
 PROGRAM: Final = re.compile(r"\bmain_\w+|\bfully_async_main\b|\b\w*sft_trainer\w*")
 """Programs of verl and of its recipes."""
 
@@ -57,9 +61,6 @@ RELEASE: Final = re.compile(r"\bverl(?:==|~=|>=|@v?|[-:]v?)?(0\.\d+)")
 """In an image's tag or a pin of the package."""
 
 INTERPOLATED: Final = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*(.*))?\}")
-
-ENGINES: Final = {"dp": "fsdp", "megatron": "megatron"}
-"""`model_engine`, which picks the configurations of all roles [config/model_engine] -> what they train with."""
 
 OF_OTHER_ENGINES: Final = re.compile(r"(actor|ref|critic)\.(veomni|torchtitan|engine)\.")
 """Names that say nothing to those."""
@@ -87,6 +88,7 @@ ROWS: Final = (
     Row("layered_summon", "rollout.layered_summon", False),
     Row("rollout", "rollout.name", words={"vllm": "vllm", "sglang": "sglang", "sglang_rollout": "sglang"}),
     Row("rollout_tp", "rollout.tensor_model_parallel_size"),
+    Row("rollout_dp", "rollout.data_parallel_size", 1),
     Row("memory_fraction", "rollout.gpu_memory_utilization", 0.5),
     Row("max_sequences", "rollout.max_num_seqs"),
     Row("batched_tokens", "rollout.max_num_batched_tokens"),
@@ -140,7 +142,6 @@ REFUSED: Final = {
     "model.mtp.enable": "layers that predict several tokens are not modelled for post-training",
     "actor.calculate_sum_pi_squared": NOT_MODELLED,
     "actor.use_prefix_grouper": "prompts that answers share in one pass are not modelled",
-    "distillation.enabled": "a teacher beside the network that learns is not modelled",
     f"{TRANSFORMER}account_for_embedding_in_pipeline_split": NOT_MODELLED,
     f"{TRANSFORMER}account_for_loss_in_pipeline_split": NOT_MODELLED,
 }
@@ -148,11 +149,6 @@ REFUSED: Final = {
 
 OF_MCORE: Final = dict.fromkeys((f"{MCORE}optimizer_cpu_offload", f"{MCORE}use_precision_aware_optimizer",
                                 "actor.optim.use_precision_aware_optimizer"), "is Megatron's own, and FSDP trains")
-
-KWARGS: Final = "rollout.engine_kwargs."
-ARGUMENTS: Final = {"vllm": "EngineArgs", "sglang": "ServerArgs"}
-"""Engine -> the section of its own names."""
-
 
 def read(config: Config) -> Reading:
     """Options of a command of verl, or of its YAML."""
@@ -208,8 +204,9 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
     """
     plain = ((name.removeprefix(ROLE), value) for name, value in given.items() if value is not None)
     named = {place: value for name, value in plain if not _is_itself(place := RENAMED.get(name, name), value)}
-    values = Watched(_resolved(named), NAMES)
-    trains = values.one_of("model_engine", ENGINES)
+    values = Watched(_resolved(as_fsdp(named)), NAMES)
+    check_experts(values)
+    trains = values.one_of("model_engine", TRAINS_WITH)
     for name in values:
         if OF_OTHER_ENGINES.match(name) and "model_engine" in values.refused:
             values.get(name)
@@ -219,7 +216,7 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
     release = _release(given, text, added)
     nodes, each, apart, all_gpus = _cards(values)
     options = read_options((*ROWS, *(SPLIT if megatron else SHARDED)), values)
-    options |= _rewards(values, release)
+    options |= rewards(values, release)
     options |= _model(values) | _losses(values) | (_of_megatron(values) if megatron else _of_fsdp(values, nodes * each))
     split = math.prod(options.get(name) or 1 for name in ("ulysses", "tp", "pp", "cp"))
     trained = options.get("algorithm", "ppo")
@@ -233,12 +230,14 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
     if checked and not {"micro-batch", "micro-tokens"} & options.keys():
         values.cannot("actor.ppo_micro_batch_size_per_gpu", UNCUT, option="micro-batch")
     _refuse(values, release, critic=trained == "ppo", megatron=megatron)
+    engine = engine_of(values)
+    options |= engine.options
     for name in added:
         if name in values and name not in values.asked and not NAMES.is_harmless(name) and not NAMES.modelled(name):
             values.cannot(name)
     weak = {"framework": "verl", "algorithm": "ppo", **({} if megatron else {"sharded-by": "fsdp1"})}
-    return Reading("verl", options, weak, unread=tuple(values.unread()), notes=tuple(_notes(values)), ranks=all_gpus,
-                   nodes=nodes)
+    return Reading("verl", options, weak, unread=tuple(values.unread()), notes=(*_notes(values), *engine.notes),
+                   ranks=all_gpus, nodes=nodes, parts=engine.parts)
 
 
 def _release(given: Mapping[str, Any], text: str, added: Iterable[str]) -> str:
@@ -299,7 +298,7 @@ def _cards(values: Watched) -> tuple[int, int, int, int | None]:
 
 def _model(values: Watched) -> dict[str, Any]:
     """Network and adapters."""
-    path, critic = (_network(values, name) for name in ("model.path", "critic.model.path"))
+    path, critic = (network(values, name) for name in ("model.path", "critic.model.path"))
     found: dict[str, Any] = {} if path is None else {"model": path}
     if critic is not None and path is not None and critic.rpartition("/")[2] != path.rpartition("/")[2]:
         values.cannot("critic.model.path", "is another network than the actor's, which is not modelled")
@@ -313,73 +312,6 @@ def _model(values: Watched) -> dict[str, Any]:
 
 CRITIC_UNPADDED_SINCE: Final = (0, 8)
 """First release whose critic has no padding unasked: its network is configured as any [config/model/hf_model.yaml]."""
-
-ENGINE_RATES_SINCE: Final = (0, 7)
-"""First release whose reward network is served by an engine unasked [config/reward_model/dp_reward_loop.yaml
-`use_reward_loop`]; before, and where that is off, it is a worker of FSDP."""
-
-ENGINE_ALONE_RATES_SINCE: Final = (0, 8)
-"""First release without that worker [config/reward/reward.yaml]."""
-
-SERVES: Final = {
-    "reward_model.rollout.enforce_eager": True, "reward_model.rollout.max_num_seqs": 1024,
-    "reward_model.rollout.max_num_batched_tokens": 8192, "reward_model.rollout.free_cache_engine": True,
-    "reward_model.rollout.data_parallel_size": 1, "reward.reward_model.rollout.pipeline_model_parallel_size": 1,
-}
-"""What decides the size of that engine -> its default, which alone is modelled."""
-
-
-def _version(release: str) -> Version:
-    return read_version(release) or FRAMEWORKS["verl"].default
-
-
-def _rewards(values: Watched, release: str) -> dict[str, Any]:
-    """The network that rates answers, where one does."""
-    if not values.flag("reward_model.enable"):
-        return {}
-    asked, path = values.flag("reward_model.use_reward_loop"), _network(values, "reward_model.model.path")
-    if _version(release) >= ENGINE_ALONE_RATES_SINCE:
-        return ({} if path is None else {"reward-model": path}) | _server_of_rewards(values)
-    if _version(release) >= ENGINE_RATES_SINCE if asked is None else asked:
-        values.cannot("reward_model.enable", "serves a reward network by an engine of its own, which is not modelled; "
-                      "reward_model.use_reward_loop=False, a worker of FSDP, is")
-    for one in RATED_ALIKE:
-        actors = values.get(one.of, one.usual)
-        said = values.get(one.name, actors if one.inherits else one.usual)
-        if said != actors and ("strategy" not in one.name or said == "megatron"):  # one worker serves both FSDP
-            values.cannot(one.name, "other than {} is not modelled", one.of)
-    found: dict[str, Any] = {} if path is None else {"reward-model": path}
-    dynamic = values.flag("reward_model.use_dynamic_bsz")
-    dynamic = values.flag("actor.use_dynamic_bsz") if dynamic is None else dynamic
-    size = values.count("reward_model.micro_batch_size_per_gpu")
-    tokens = values.count("reward_model.forward_max_token_len_per_gpu") or 32768
-    return found | ({"reward-micro-tokens": tokens} if dynamic else {"reward-micro-batch": size} if size else {})
-
-
-def _server_of_rewards(values: Watched) -> dict[str, Any]:
-    """The engine that serves it, where nothing else is said than its degree and its share of the card."""
-    rollout = "reward_model.rollout."
-    for name, usual in SERVES.items():
-        if name in values and str(values.get(name)) != str(usual):
-            values.cannot(name, "other than {} is not modelled", usual)
-    if values.get(f"{rollout}name", engine := values.get("rollout.name", "vllm")) != engine:
-        values.cannot(f"{rollout}name", "other than {} is not modelled", "rollout.name")
-    found = {"reward-tp": values.count(f"{rollout}tensor_model_parallel_size"),
-             "reward-fraction": values.number(f"{rollout}gpu_memory_utilization")}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _network(values: Watched, name: str) -> str | None:
-    """A hub's id, or the last part of a folder, whatever stands before it."""
-    path = dict.get(values, name)
-    if not isinstance(path, str):
-        return values.text(name)
-    last = path.rstrip("/").rpartition("/")[2]
-    if is_unset(last):
-        return values.text(name)
-    values[name] = path if path.count("/") == 1 and path[0] not in "/~.$" else last
-    return values.text(name)
-
 
 ON_HOST: Final = {"offload-parameters": "cpu", "offload-optimizer": "cpu", "trainer-option": ("steps_on_host=true",)}
 """CPUOffloadPolicy, beside which `param_offload` and `optimizer_offload` say nothing."""
@@ -480,7 +412,13 @@ def _micro(values: Watched, replicas: int, *, reference: bool, critic: bool) -> 
 def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> None:
     """What is not modelled, by name."""
     for name in [name for name in values if name.startswith("distillation.")]:
-        values.get(name)  # of a teacher that is refused, or of none
+        values.get(name)  # of a teacher on cards of its own, or of none
+    if values.flag("distillation.enabled") and not values.whole("distillation.nnodes"):
+        values.cannot("distillation.nnodes", "is not above 0: the teacher needs cards of its own, or verl stops")
+    for name in REPLAYS:
+        values.get(name)
+    if values.get("model.lora_rank"):  # the reference is the network without its adapter
+        values.get("ref.fsdp_config.model_dtype")
     for name, why in (REFUSED if megatron else REFUSED | OF_MCORE).items():
         values.must_be_off(name, why)
     if values.get("trainer.device", "cuda") != "cuda":
@@ -491,10 +429,9 @@ def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> N
         if values.get(one.name, actors if one.inherits else one.usual) != actors:
             values.cannot(one.name, "other than {} is not modelled", one.of)
     pads = values.get("model.use_remove_padding")
-    its = values.get("critic.model.use_remove_padding", _version(release) >= CRITIC_UNPADDED_SINCE)
+    its = values.get("critic.model.use_remove_padding", version_of(release) >= CRITIC_UNPADDED_SINCE)
     if critic and not megatron and pads is not None and pads != its:
         values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")
-    _engine(values)
     for name in list(values):
         if (name.startswith("critic.") and not critic) or (
                 megatron and name.startswith("critic.model.") and name != "critic.model.path") or (
@@ -503,19 +440,16 @@ def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> N
             values.get(name)
 
 
-def _engine(values: Watched) -> None:
-    """What is handed through to the engine: of the other one it says nothing."""
-    for name in [name for name in values if name.startswith(KWARGS)]:
-        engine, _, option = name.removeprefix(KWARGS).partition(".")
-        own = str(values.get("rollout.name", "vllm")).startswith(engine)
-        known = Known(engine, ARGUMENTS.get(engine, ""))
-        if own and option and not NAMES.is_harmless(name) and not known.is_harmless(option):
-            values.cannot(name)
-        values.get(name)
+REPLAYS: Final = ("rollout.enable_rollout_routing_replay", "actor.megatron.router_replay.mode")
 
 
 def _notes(values: Watched) -> Iterator[str]:
     """What is left out of an answer and does not change its memory."""
+    if values.flag("distillation.enabled"):
+        yield Note("the teacher answers on {} cards of its own, which stand beside --gpus; `vramcast serve` sizes it",
+                   (values.count("distillation.nnodes") or 1) * (values.count("distillation.n_gpus_per_node") or 8))
+    if any(values.get(name) not in (None, False, "disabled") for name in REPLAYS):
+        yield REPLAYED
     generated, kept = values.count("data.gen_batch_size"), values.count("data.train_batch_size")
     if generated and generated != kept:
         yield Note(

@@ -1,4 +1,5 @@
-"""verl: what critic, reference and reward network must share with the actor, since they are not modelled otherwise.
+"""verl: what critic, reference and reward network must share with the actor, since they are not modelled otherwise, and
+what rates answers.
 
 [verl] volcengine/verl 1dda039b (0.10.0.dev) verl/trainer/config/{critic,ref,reward,engine}/*.yaml
 """
@@ -6,6 +7,10 @@
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
+
+from vramcast.domain.version import Version, read_version
+from vramcast.engines.post_training.releases import FRAMEWORKS
+from vramcast.formats.watched import Watched, is_unset
 
 MEGATRON: Final = "actor.megatron."
 MCORE: Final = "actor.optim.override_optimizer_config."
@@ -72,3 +77,70 @@ RATED_ALIKE: Final = (
     Alike("reward_model.model.use_remove_padding", "model.use_remove_padding", False),
     Alike("reward_model.model.fsdp_config.fsdp_size", "actor.fsdp_config.fsdp_size", -1),
 )
+
+
+ENGINE_RATES_SINCE: Final = (0, 7)
+"""First release whose reward network is served by an engine unasked [config/reward_model/dp_reward_loop.yaml
+`use_reward_loop`]; before, and where that is off, it is a worker of FSDP."""
+
+ENGINE_ALONE_RATES_SINCE: Final = (0, 8)
+"""First release without that worker [config/reward/reward.yaml]."""
+
+SERVES: Final = {
+    "reward_model.rollout.enforce_eager": True, "reward_model.rollout.max_num_seqs": 1024,
+    "reward_model.rollout.max_num_batched_tokens": 8192, "reward_model.rollout.free_cache_engine": True,
+    "reward_model.rollout.data_parallel_size": 1, "reward.reward_model.rollout.pipeline_model_parallel_size": 1,
+}
+"""What decides the size of that engine -> its default, which alone is modelled."""
+
+
+def version_of(release: str) -> Version:
+    return read_version(release) or FRAMEWORKS["verl"].default
+
+
+def rewards(values: Watched, release: str) -> dict[str, Any]:
+    """The network that rates answers, where one does."""
+    if not values.flag("reward_model.enable"):
+        return {}
+    asked, path = values.flag("reward_model.use_reward_loop"), network(values, "reward_model.model.path")
+    if version_of(release) >= ENGINE_ALONE_RATES_SINCE:
+        return ({} if path is None else {"reward-model": path}) | _server_of_rewards(values)
+    if version_of(release) >= ENGINE_RATES_SINCE if asked is None else asked:
+        values.cannot("reward_model.enable", "serves a reward network by an engine of its own, which is not modelled; "
+                      "reward_model.use_reward_loop=False, a worker of FSDP, is")
+    for one in RATED_ALIKE:
+        actors = values.get(one.of, one.usual)
+        said = values.get(one.name, actors if one.inherits else one.usual)
+        if said != actors and ("strategy" not in one.name or said == "megatron"):  # one worker serves both FSDP
+            values.cannot(one.name, "other than {} is not modelled", one.of)
+    found: dict[str, Any] = {} if path is None else {"reward-model": path}
+    dynamic = values.flag("reward_model.use_dynamic_bsz")
+    dynamic = values.flag("actor.use_dynamic_bsz") if dynamic is None else dynamic
+    size = values.count("reward_model.micro_batch_size_per_gpu")
+    tokens = values.count("reward_model.forward_max_token_len_per_gpu") or 32768
+    return found | ({"reward-micro-tokens": tokens} if dynamic else {"reward-micro-batch": size} if size else {})
+
+
+def _server_of_rewards(values: Watched) -> dict[str, Any]:
+    """The engine that serves it, where nothing else is said than its degree and its share of the card."""
+    rollout = "reward_model.rollout."
+    for name, usual in SERVES.items():
+        if name in values and str(values.get(name)) != str(usual):
+            values.cannot(name, "other than {} is not modelled", usual)
+    if values.get(f"{rollout}name", engine := values.get("rollout.name", "vllm")) != engine:
+        values.cannot(f"{rollout}name", "other than {} is not modelled", "rollout.name")
+    found = {"reward-tp": values.count(f"{rollout}tensor_model_parallel_size"),
+             "reward-fraction": values.number(f"{rollout}gpu_memory_utilization")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def network(values: Watched, name: str) -> str | None:
+    """A hub's id, or the last part of a folder, whatever stands before it."""
+    path = dict.get(values, name)
+    if not isinstance(path, str):
+        return values.text(name)
+    last = path.rstrip("/").rpartition("/")[2]
+    if is_unset(last):
+        return values.text(name)
+    values[name] = path if path.count("/") == 1 and path[0] not in "/~.$" else last
+    return values.text(name)
