@@ -167,7 +167,9 @@ def test_what_a_command_says_that_is_not_read_is_named(command: str, said: str, 
 @pytest.mark.parametrize("changes, sentence", [
     ({"rl": "ebft"}, "rl: 'ebft' is not one of dpo"),
     ({"lisa_n_layers": 4}, "lisa_n_layers"),
-    ({"qat": {"weight_dtype": "int4"}}, "qat"),
+    (FULL | {"qat": {"weight_dtype": "nvfp4", "activation_dtype": "nvfp4", "group_size": 16}}, "stops in torchao 0.17"),
+    (FULL | {"qat": {"weight_dtype": "int4", "activation_dtype": "fp8"}}, "activations of 'fp8' are not modelled"),
+    (FULL | {"qat": {"weight_dtype": "int4", "quantize_embedding": True}}, "qat.quantize_embedding"),
     ({"plugins": ["axolotl.integrations.kd.KDPlugin"]}, "KDPlugin may change memory"),
     ({"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters: is compared beside an adapter with names"),
     (FULL | {"unfrozen_parameters": ["model.layers.1"]}, "unfrozen_parameters"),
@@ -186,6 +188,16 @@ def test_what_is_not_modelled_is_named(changes: dict[str, Any], sentence: str, t
     said = refusal(read_files([written(tmp_path, "axolotl.yaml", table(**changes))], command="train"))
     assert sentence in said
     assert "hf_abc" not in said
+
+
+@pytest.mark.parametrize("said, pairs", [
+    ({"activation_dtype": "int8", "weight_dtype": "int4", "group_size": 64, "fake_quant_after_n_steps": 10},
+     {"qat=int8-int4", "qat_group=64"}),
+    ({"weight_dtype": "int4"}, {"qat=int4", "qat_group=32"}),
+    ({"activation_dtype": "mxfp4", "weight_dtype": "mxfp4"}, {"qat=mxfp4", "qat_group=32"}),
+])
+def test_rounding_of_a_later_quantisation_is_read(said: dict[str, Any], pairs: set[str], tmp_path: Path) -> None:
+    assert pairs <= set(read(tmp_path, **FULL, qat=said)["engine-option"])
 
 
 def test_samples_of_text_alone_have_no_image(tmp_path: Path) -> None:

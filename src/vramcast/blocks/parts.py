@@ -18,6 +18,7 @@ from vramcast.operators.activation import FUSED, Gate
 from vramcast.operators.activation import activation as _activation
 from vramcast.operators.activation import gated_activation as _gated_activation
 from vramcast.operators.attention import rope as _rope
+from vramcast.operators.fake_quantised import fake_linear
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import QUANTISED, Dense, cast, linear
 from vramcast.operators.lora import ADAPTERS, Adapter, Target, folded
@@ -147,6 +148,8 @@ def project(
         y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes, copies=copies if sizes.stacked else 1)
     else:
         dense = Dense(out_features, in_features, bias, learns, copies=copies)
+        if sizes.fake is not None and learns:
+            return fake_linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics, fake=sizes.fake)
         y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
     if adapter is None:
         return y

@@ -11,6 +11,7 @@ from vramcast.domain.model import Model, Norm
 from vramcast.operators.linear import Numerics
 
 if TYPE_CHECKING:
+    from vramcast.operators.fake_quantised import Fake
     from vramcast.operators.lora import Adapter
 
 
@@ -56,6 +57,7 @@ class Sizes(Struct, frozen=True):
     wide_layer_norms: bool = False  # autocast runs LayerNorm in fp32 although the stream is 16 bits wide
     stored: str = "full"  # key of QUANTISED: how frozen linear weights are stored
     left_whole: tuple[str, ...] = ()  # how the paths of those begin that are not
+    fake: Fake | None = None  # linear layers round what they read to few bits and back
     stacked: bool = False  # packed experts are one tensor, unpacked all together
     loss_chunks: int = 1  # that a chunked loss takes the tokens in
     last_logits: int | None = None  # the head reads so many positions of a sample, counted from its end

@@ -300,6 +300,8 @@ class Eager(Noun, frozen=True):
     shifted_loss: bool = False  # model code that shifts its logits
     second_loss: bool = False  # of returned logits, beside one of the model code that nobody uses
     eval_batch: Annotated[int, Meta(ge=0, le=1 << 20)] = 0  # samples of an evaluation's forward; 0: as a step's
+    qat: Literal["int4", "int8-int4", "int8-int4-affine", "mxfp4"] = "int4"  # what linear layers round to and back
+    qat_group: Annotated[int, Meta(ge=2, le=1 << 16)] = 128  # elements of a weight that share a scale
     gradient_as_bucket_view: bool = False  # DDP's buckets are the gradients
     beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
     steps_per_generation: Annotated[int, Meta(ge=0, le=1 << 20)] = 1  # GRPO: micro-batches made at once; 0: by a server

@@ -132,17 +132,26 @@ def linear(graph: Graph, name: str, x: Value, *, tokens: int, dense: Dense, nume
         gradients.append(graph.tensor(f"{name}.weight_gradient", weights * element, Category.GRADIENTS, formula))
         if element != width:  # the product is 16 bits wide before it becomes the fp32 gradient
             passing.append(graph.tensor(f"{name}.weight_gradient_16bit", weights * width))
-    if dense.trainable and dense.bias:
-        size = dense.copies * dense.out_features * numerics.gradient
-        gradients.append(graph.tensor(f"{name}.bias_gradient", size, Category.GRADIENTS))
-        # summed over the tokens while all gradients of the layer are alive (see `reduction`)
-        partial = column_sum_bytes(rows=tokens, columns=dense.out_features, chip=dense.chip)
-        passing += [graph.tensor(f"{name}.bias_gradient_partial", partial)] if partial else []
+    of_bias, partial = bias_gradients(graph, name, tokens=tokens, dense=dense, numerics=numerics)
+    gradients, passing = [*gradients, *of_bias], [*passing, *partial]
     return graph.call(
         "linear", [x], [y], saved=[x] if dense.trainable else [], extra=extra, weight_gradients=gradients,
         backward_temporaries=passing, flops=2 * tokens * dense.out_features * dense.in_features,
         views_gradient=True,  # (B, S, I) inputs are folded to two dimensions and their gradients unfolded
     )
+
+
+def bias_gradients(
+    graph: Graph, name: str, *, tokens: int, dense: Dense, numerics: Numerics
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradient of a bias that learns, and what its sum over the tokens needs while all gradients of the layer are
+    alive (see `reduction`)."""
+    if not (dense.trainable and dense.bias):
+        return [], []
+    size = dense.copies * dense.out_features * numerics.gradient
+    partial = column_sum_bytes(rows=tokens, columns=dense.out_features, chip=dense.chip)
+    passing = [graph.tensor(f"{name}.bias_gradient_partial", partial)] if partial else []
+    return [graph.tensor(f"{name}.bias_gradient", size, Category.GRADIENTS)], passing
 
 
 class Storage(Struct, frozen=True):

@@ -29,6 +29,7 @@ from vramcast.domain.job import (
 from vramcast.domain.model import Attention, Model, MoE, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.eager.checks import FMS, SAVES_ON_HOST, attention_of, refuse_splits
+from vramcast.engines.eager.fake_quantisation import fake_of, fake_sentences
 from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
@@ -185,6 +186,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         trained=_learning(job) if peft is not None and (peft.method == "ln" or rest_learns(job)) else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=_stored(job),
+        fake=fake_of(job, numerics),
         left_whole=_left_whole(job),
         stacked=bool(job.engine_options.get("pack_experts", False)),
         caches_products=caches_products(job),
@@ -232,8 +234,8 @@ def _left_whole(job: Job) -> tuple[str, ...]:
 
 
 def packing_sentences(job: Job) -> tuple[str, ...]:
-    """What stays in 16 bits of a packed base."""
-    return tuple(left_sentences(job.model, _left_whole(job), transformers_version(job)))
+    """What stays in 16 bits of a packed base, and which weights are rounded to few bits and back."""
+    return (*left_sentences(job.model, _left_whole(job), transformers_version(job)), *fake_sentences(job))
 
 
 def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:

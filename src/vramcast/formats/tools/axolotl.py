@@ -13,7 +13,13 @@ from typing import Any, Final
 
 from vramcast.errors import Note
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
-from vramcast.formats.tools.axolotl_adapters import LORA_KERNELS, UNDROPPED, kernel_notes, read_adapters
+from vramcast.formats.tools.axolotl_adapters import (
+    LORA_KERNELS,
+    UNDROPPED,
+    kernel_notes,
+    read_adapters,
+    read_rounding,
+)
 from vramcast.formats.tools.axolotl_sharding import read_degrees, read_sharding
 from vramcast.formats.tools.transformers import LISA, OPTIMS, Optim, optimizer_of
 from vramcast.formats.tools.trl import ALONE, generation_of
@@ -121,6 +127,7 @@ def read(config: Config) -> Reading:
     options = together(
         options, _attention(values), read_adapters(values), _precision(values, whole, "cut_cross_entropy" in plugins),
         _recompute(values), _losses(values, plugins), _optimizer(values), sharded, read_degrees(values),
+        read_rounding(values),
     )
     options["engine"] = ENGINE
     options.setdefault("loss", "eager")  # its trainer is not TRL's [ax core/trainers/base.py]

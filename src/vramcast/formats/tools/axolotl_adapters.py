@@ -13,7 +13,7 @@ from typing import Any, Final
 from vramcast.families.module_names import LINEAR_NAMES
 from vramcast.formats.reading import listed, modules_of, shown, together, without_none
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED
-from vramcast.formats.watched import Watched
+from vramcast.formats.watched import Known, Watched
 
 LORA_KERNELS: Final = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
 
@@ -25,6 +25,37 @@ OF_ADAPTERS: Final = (
     "lora_embedding_kernel", "peft_use_rslora", "peft_use_dora",
 )
 """Names that say nothing without an adapter."""
+
+
+ROUNDED: Final = {
+    (None, "int4"): "int4", ("int8", "int4"): "int8-int4", ("mxfp4", "mxfp4"): "mxfp4", (None, "mxfp4"): "mxfp4",
+}
+"""`qat.activation_dtype` and `qat.weight_dtype` -> which layers round what [ax utils/quantization.py
+`_make_qat_config`]; with int8 weights axolotl stops."""
+
+GROUP: Final = 32
+"""`qat.group_size` where nobody says it [ax utils/schemas/quantization.py]."""
+
+
+def read_rounding(values: Watched) -> dict[str, Any]:
+    """Training that is aware of a later quantisation; of NVFP4 torchao 0.17, which axolotl installs, rounds both sides
+    or none, and axolotl asks for weights alone [torchao qat/fake_quantize_config.py `_infer_fake_quantize_configs`]."""
+    if not values.get("qat"):
+        return {}
+    inner = values.section("qat", Known("axolotl", "qat"))
+    inner.ignore("fake_quant_after_n_steps")  # the steps after it
+    inner.must_be_off("quantize_embedding")
+    kinds, group = (inner.text("activation_dtype"), inner.text("weight_dtype") or "int8"), inner.count("group_size")
+    if "nvfp4" in kinds:
+        inner.cannot("weight_dtype", "nvfp4 stops in torchao 0.17, which has no quantisation-aware training for "
+                     "NVFP4 weights alone, and axolotl asks for no other; int8 activations with int4 weights, or "
+                     "mxfp4, run")
+    elif kinds not in ROUNDED:
+        inner.cannot("weight_dtype", "weights of {} with activations of {} are not modelled", shown(kinds[1]),
+                     shown(kinds[0]))
+    else:
+        return {"engine-option": (f"qat={ROUNDED[kinds]}", f"qat_group={group or GROUP}")}
+    return {}
 
 
 def kernel_notes(values: Watched, options: Mapping[str, Any]) -> list[str]:
