@@ -194,3 +194,28 @@ def test_a_step_that_nobody_sizes_is_counted_beside_an_engine(tmp_path: Path) ->
     path = written(tmp_path, "grpo.sh", text)
     found = [with_configs({"gpus": f"{cards}xh100"}, Configs((path,)), command="rl")[0] for cards in (2, 8)]
     assert [(one["mini-batch"], one["prompts"]) for one in found] == [(2, 2), (4, 4)]
+
+
+TAUGHT = """NPROC_PER_NODE=2 swift rlhf --rlhf_type gkd --model qwen3-0.6b --teacher_model qwen3-1.7b \\
+    --tuner_type full --dataset d --per_device_train_batch_size 2 --gradient_accumulation_steps 1 --max_length 1024 \\
+    --deepspeed zero3 MORE
+"""
+
+
+def test_a_teacher_says_who_writes_and_how_much(tmp_path: Path) -> None:
+    job = asked(written(tmp_path, "train.sh", TAUGHT.replace("MORE", "--beta 0 --max_completion_length 256")),
+                gpus="2xh100")
+    assert (job.teacher and job.teacher.name, job.workload.completion_len) == ("qwen3-1.7b", 256)
+    assert job.engine_options["beta"] in (0, "0")
+    alone = asked(written(tmp_path, "train.sh", TAUGHT.replace("MORE", "--lmbda 0")), gpus="2xh100")
+    assert alone.workload.completion_len == 0
+
+
+@pytest.mark.parametrize(("more", "sentence"), [
+    ("--sft_alpha 0.1", "sft_alpha: adds a cross entropy"), ("--gkd_logits_topk 64", "gkd_logits_topk: compares"),
+    ("--teacher_model qwen3-0.6b", "teacher_model: is the student itself"),
+    ("--teacher_deepspeed zero3_offload", "teacher_deepspeed: other than"),
+    ("--offload_teacher_model true", "offload_teacher_model: moves"),
+])
+def test_teachers_that_are_not_modelled_are_named(more: str, sentence: str, tmp_path: Path) -> None:
+    assert sentence in refusal(given(tmp_path, more, text=TAUGHT))

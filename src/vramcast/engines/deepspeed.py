@@ -16,7 +16,7 @@ from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import ANSWERS, Job, Precision, RankProgram, Shards
 from vramcast.domain.version import Version
 from vramcast.engines.eager.completions import of_answers, writes, written_loss
-from vramcast.engines.eager.distillation import distilled_loss, distils, teacher_sentence
+from vramcast.engines.eager.distillation import distilled_loss, distils, teacher_sentences
 from vramcast.engines.eager.preference import compares, in_one, in_variables, rated, rated_loss
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
 from vramcast.engines.eager.releases import causal_loss, loads_whole, software, with_its_kernels, with_its_loss
@@ -77,7 +77,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if distils(job):
         phases = taught_phases(job, recipe, settings(job, width))
         return (one_role(job, phases, KEPT[job.plan.precision in PURE], *packing_sentences(job),
-                         teacher_sentence(job)),)
+                         *teacher_sentences(job)),)
     compared = rated(job, recipe)
     phases = zero_phases(recipe, settings(job, width), compared)
     said = () if compared is None else (compared.said,)

@@ -26,7 +26,7 @@ from vramcast.engines.eager.distillation import (
     own_answers,
     student_of,
     taught,
-    teacher_sentence,
+    teacher_sentences,
 )
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, in_one, rated, rated_loss, refuse_fused
@@ -99,7 +99,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         narrow, wide = recipe.sizes.numerics.compute < FP32, loaded_wide(job)
         teacher = taught(recipe, _recipe(student_of(job), narrow=narrow and not wide), wide=wide)
         phases = with_answers(compared_phases(recipe, stepping_of(job), teacher), (), own_answers(job, recipe))
-        return (one_role(job, phases, *said, teacher_sentence(job)),)
+        return (one_role(job, phases, *said, *teacher_sentences(job)),)
     if (compared := rated(job, recipe)) is not None:
         return (one_role(job, compared_phases(recipe, stepping_of(job), compared), *said, compared.said),)
     return (one_role(job, all_phases(job, recipe, stepping_of(job)), *said),)

@@ -19,7 +19,7 @@ from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.version import Version
-from vramcast.engines.eager.distillation import distils, student_of, taught, teacher_sentence
+from vramcast.engines.eager.distillation import distils, student_of, taught, teacher_sentences
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import Rated, compared_phases
 from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
@@ -122,7 +122,7 @@ def _compared(job: Job, recipe: Recipe) -> tuple[Recipe, Rated | None, tuple[str
     """The recipe of a model beside which another answers, that other, and what is said of it."""
     if distils(job):
         teacher = replace(student_of(job), workload=replace(job.workload, objective="sft"))
-        return recipe, taught(recipe, eager_recipe(teacher)), (teacher_sentence(job),)
+        return recipe, taught(recipe, eager_recipe(teacher)), teacher_sentences(job)
     if job.workload.objective != "dpo":
         return recipe, None, ()
     own = job.plan.peft is None

@@ -95,8 +95,18 @@ def own_answers(job: Job, student: Recipe) -> Program:
     return written_ahead(replace(student, loss=LOGITS_ALONE), job) if job.workload.completion_len else ()
 
 
-def teacher_sentence(job: Job) -> str:
+ALL_POSITIONS: Final = (
+    "logits and their divergence are of all positions: ms-swift leaves those of prompts out where the model's code "
+    "can, which is less"
+)
+
+
+def teacher_sentences(job: Job) -> tuple[str, ...]:
     """Who answers, and what is counted of it."""
+    return (_who(job), *((ALL_POSITIONS,) if job.engine_options.get("log_probs") == "rows" else ()))
+
+
+def _who(job: Job) -> str:
     assert job.teacher is not None
     if loaded_wide(job):
         return Note(

@@ -34,7 +34,7 @@ from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
 from vramcast.formats.tools.swift_former import is_former, read_former
-from vramcast.formats.tools.swift_tasks import HEADLESS, OWN_HEAD, RATED, TASKS, texts_of
+from vramcast.formats.tools.swift_tasks import HEADLESS, OWN_HEAD, RATED, TASKS, taught, texts_of
 from vramcast.formats.tools.transformers import ARGUMENTS, LISA, arguments_of, liger_of
 from vramcast.formats.tools.trl import generation_of
 from vramcast.formats.watched import Known, Watched
@@ -47,7 +47,7 @@ ENGINE: Final = "huggingface@5.16"
 
 COMMANDS: Final = ("sft", "pt", "rlhf")
 
-OBJECTIVES: Final = {"dpo": "dpo", "grpo": "grpo", "rm": "reward", "kto": "kto", **dict.fromkeys(
+OBJECTIVES: Final = {"dpo": "dpo", "grpo": "grpo", "rm": "reward", "kto": "kto", "gkd": "gkd", **dict.fromkeys(
     ("orpo", "cpo", "simpo"), "dpo")}
 """`rlhf_type` -> what is optimised; the last three ask no reference."""
 
@@ -232,9 +232,9 @@ def _task(values: Watched, kind: str) -> dict[str, Any]:
         return {}
     if given in ("cpo", "simpo") and values.number("cpo_alpha") == 0:
         values.cannot("cpo_alpha", "0 leaves out the cross entropy of the chosen answers, which is not modelled")
-    if given != "grpo":
-        return {"objective": OBJECTIVES[given], "engine-option": (TRL, *PREFERENCES.get(given, ()))}
-    return {"objective": "grpo"} | _generation(values)
+    if given in ("grpo", "gkd"):
+        return {"objective": given} | (_generation(values) if given == "grpo" else taught(values))
+    return {"objective": OBJECTIVES[given], "engine-option": (TRL, *PREFERENCES.get(given, ()))}
 
 
 def _generation(values: Watched) -> dict[str, Any]:
