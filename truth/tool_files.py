@@ -42,6 +42,9 @@ ANSWERED: Final = (0, EXIT_DOES_NOT_FIT)
 CONTRADICTORY: Final = 2
 """The exit status of questions whose degrees do not divide the cards."""
 
+OF_THE_HUB: Final = "HF_HUB_OFFLINE is set"
+"""What is said of a model that the hub alone describes, which is not asked here."""
+
 SHOWN: Final = 3
 """Files named beside each refusal."""
 
@@ -176,7 +179,11 @@ def main() -> int:
             print(f"       {path}")
     answered = sum(codes[code] for code in ANSWERED)
     print(f"exit statuses: {dict(sorted(codes.items()))}")
-    print(f"answered: {answered} of {len(questions)}")
+    elsewhere = sum(len(of) for sentence, of in refusals.items() if OF_THE_HUB in sentence)
+    print(
+        f"answered: {answered} of {len(questions)}"
+        + f", {elsewhere} of models that only the hub describes" * bool(elsewhere)
+    )
     return 0
 
 

@@ -51,6 +51,12 @@ def test_patterns_choose_the_adapted_modules(tmp_path: Path, more: dict[str, Any
     assert (peft.rank, peft.adapter_dtype, set(peft.targets)) == (16, "bf16", adapted)
 
 
+def test_noise_of_the_embeddings_and_windows_of_means_change_nothing(tmp_path: Path) -> None:
+    scheduler = RECIPE["step_scheduler"] | {"loss_average_window_steps": 20}
+    noisy = RECIPE | {"neftune": {"noise_alpha": 5.0}, "step_scheduler": scheduler}
+    assert job(tmp_path, noisy) == job(tmp_path, RECIPE)
+
+
 @pytest.mark.parametrize(("section", "values", "name"), [
     ("distributed", {"strategy": "fsdp2", "pp_size": 8}, "distributed.pp_size"),
     ("distributed", {"tp_size": 2, "sequence_parallel": True}, "distributed.sequence_parallel"),

@@ -65,6 +65,12 @@ def test_gradients_are_reduced_as_the_precision_says(tmp_path: Path) -> None:
     assert options_of(job(tmp_path, RECIPE.replace('"bf16_mixed"', more))).accumulate_in_fp32 is False
 
 
+def test_angles_of_yarn_are_turned_by_no_fused_kernel(tmp_path: Path) -> None:
+    more = "    cfg.model.position_embedding_type = 'yarn'\n    cfg.model.yarn_beta_fast = 32\n    return cfg"
+    assert [options_of(job(tmp_path, RECIPE.replace("    return cfg", text))).rope_fusion
+            for text in (more, "    return cfg")] == [False, True]
+
+
 @pytest.mark.parametrize(("old", "new", "name"), [
     ("_pretrain_common()", "llama3_70b_config()", "cfg"),
     ("_pretrain_common()", "_sft_common_vlm()", "cfg"),

@@ -97,6 +97,22 @@ def by_name(repository: str) -> ByName | None:
     return None
 
 
+def as_repository(folder: str) -> str:
+    """A folder that is called after owner and name, as text-generation-webui's downloads are; "" for others.
+
+    >>> as_repository("meta-llama_Llama-3.1-8B"), as_repository("tiny_gpt2")
+    ('meta-llama/Llama-3.1-8B', '')
+    """
+    owner, _, name = folder.partition("_")
+    return f"{owner}/{name}" if owner.lower() in _owners() and name else ""
+
+
+@cache
+def _owners() -> frozenset[str]:
+    """Who owns repositories of the catalogue's networks."""
+    return frozenset(alias.lower().partition("/")[0] for alias in MODELS.aliases if alias.count("/") == 1)
+
+
 def network_of_mixed(repository: str) -> str | None:
     """The catalogue's entry that a repository's name says, where it does not say how each layer is stored.
 

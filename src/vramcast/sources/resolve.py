@@ -58,7 +58,7 @@ def resolve_checkpoint(text: str) -> Checkpoint:
         # files and commands come from the machine that runs them, where the folder of a model has the model's name
         is_path = os.sep in text or "\\" in text
         folder = folder_name(text)
-        named = sources.by_name.by_name(folder)
+        named = sources.by_name.by_name(folder) or sources.by_name.by_name(sources.by_name.as_repository(folder))
         if named is not None:
             return named.checkpoint(folder, Note("{} is not on this machine", text[:200]) if is_path else "")
         if is_path or text.endswith((".json", ".gguf", ".safetensors")):

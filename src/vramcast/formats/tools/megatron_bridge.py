@@ -150,6 +150,8 @@ def _as_megatron(name: str, recipe: Recipe) -> Reading:
     given = BASES[recipe.base] | dict(PROVIDERS.get(described or "", {})) | dict(_arguments(values))
     if described:
         given |= _vocabulary(values)
+    elif given.get("--position-embedding-type") == "yarn":  # its angles are as many; TE's fused kernel knows no mscale
+        given |= {"--position-embedding-type": None, "--no-rope-fusion": True}  # [mlm rope_utils.py]
     given = placed(given, MODELS.aliases.get((_hub_name(recipe.values.get("model")) or "").lower()))
     inner = megatron.read(Config(name, "", {"MODEL_ARGS": {
         each: value for each, value in given.items() if value is not None}}))
