@@ -91,10 +91,10 @@ def test_runs_with_drafts_have_levels_of_their_own() -> None:
 
 
 def test_intervals_hold_nine_of_ten_runs_of_a_model_that_the_others_know_nothing_of() -> None:
-    """Ten models whose runs spread alike around means of their own: the constant's share of tails is enough."""
+    """Twelve models whose runs spread alike around means of their own: the constant's share of tails is enough."""
     spread = [0.8 + 0.02 * number for number in range(21)]
-    found = [Case({"engine": "vllm", "system": "h100_sxm", "model": f"m{one}"}, level, 1.0, ratio * (0.9 + one / 50))
-             for one in range(10) for ratio in spread for level in ("TTFT", "TPOT")]
+    found = [Case({"engine": "vllm", "system": "h100_sxm", "model": f"m{one}"}, level, 1.0, ratio * (0.76 + one / 25))
+             for one in range(12) for ratio in spread for level in ("TTFT", "TPOT")]
     for line in misses(found):
         held = int(re.search(r"runs, (\d+)%", line)[1])  # type: ignore[index]
         assert 90 <= held < 100
