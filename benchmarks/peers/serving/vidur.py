@@ -1,9 +1,9 @@
 """Layers that Vidur profiled: `python -m benchmarks.peers.serving.vidur CHECKOUT`.
 
 Its repository [vidur] holds what the products, norms and rotations of one layer took on A100 and H100, from 1 to 4,096
-tokens on 1 to 8 cards: what its simulator adds up. Ours is the same layer under vLLM, the attention itself and sums over
+tokens on 1 to 8 cards: what its simulator adds up. Ours is the same layer under vLLM, attention itself and sums over
 cards left out of both. Printed per card, model and cards: rows, median error and its sign, of few tokens and of many.
-The runs that its paper compares with servers (arXiv:2405.05465, figures 3 and 4) are pictures: nothing there can be asked.
+The runs that its paper compares with servers (arXiv:2405.05465, figures 3 and 4) are pictures: none can be asked.
 
 [vidur] microsoft/vidur @7d47513 (MIT) data/profiling/compute/CARD/OWNER/MODEL/mlp.csv, medians in ms
 """
