@@ -1,41 +1,63 @@
 """How kinds of memory and time are drawn: one palette for reports, pictures and pages.
 
-The page's own rules for the same kinds, `.cat-NAME` in web/page/answer.css, are held against it by a test.
+Six flat hues, each full and pale, and greys for what no tensor holds: kinds that belong together share a hue. The
+page's own rules for the same hues and kinds, in web/page/colours.css and answer.css, are held against it by a test.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+COLOURS: Final = "web/page/colours.css"
+"""The page's own rules for the hues, and all other colours of pages and reports."""
+
+HUES: Final[dict[str, str]] = {
+    "blue": "#2f6fb8", "orange": "#e08a1e", "green": "#2a9d6f", "pink": "#c9528f", "purple": "#7a55b0",
+    "red": "#c84b31", "pale-blue": "#8db8e8", "pale-orange": "#f3c27d", "pale-green": "#8fd0b4",
+    "pale-pink": "#e6a6c6", "pale-purple": "#bca8dc", "pale-red": "#eaa596", "dark-grey": "#69737f",
+    "grey": "#98a3ad", "pale-grey": "#c3cad1",
+}
+"""Name -> colour, on light and dark grounds."""
+
 
 class Look(NamedTuple):
     """How a kind of thing is drawn."""
 
-    colour: str  # on light and dark grounds
+    hue: str
     character: str
+
+    @property
+    def colour(self) -> str:
+        """Of light and dark grounds alike."""
+        return HUES[self.hue]
 
 
 LOOKS: Final[dict[str, Look]] = {
-    "weights": Look("#0072b2", "W"), "gradients": Look("#c0568f", "G"), "optimizer": Look("#3f9fd1", "O"),
-    "activations": Look("#e69f00", "A"), "temporaries": Look("#b8a21a", "T"), "communication": Look("#c4500a", "C"),
-    "workspaces": Look("#7a828c", "X"), "inputs": Look("#7b4fa3", "I"), "kv cache": Look("#009e73", "K"),
-    "cuda graphs": Look("#8c6d31", "P"), "lora slots": Look("#117733", "L"), "draft model": Look("#44889b", "D"),
-    "encoder cache": Look("#882255", "E"), "allocator": Look("#a3abb5", "="), "slack": Look("#8d99a6", "-"),
-    "products": Look("#4c78a8", "M"), "attention": Look("#f58518", "A"), "pointwise": Look("#54a24b", "N"),
-    "tensor": Look("#d4568c", "T"), "context": Look("#8c6bb1", "C"), "expert": Look("#3f8f6b", "E"),
-    "pipeline": Look("#9d755d", "P"), "gathered": Look("#5fa8a3", "W"), "offload": Look("#7d8f2f", "F"),
-    "host": Look("#98a3ad", "H"), "stragglers": Look("#7a858f", "S"),
-    "generate": Look("#5fa8a3", "G"), "old_log_prob": Look("#d0a82c", "O"), "ref_log_prob": Look("#9d755d", "R"),
-    "reward": Look("#7d8f2f", "S"), "values": Look("#8c6bb1", "V"), "update_critic": Look("#e45756", "C"),
-    "update_actor": Look("#4c78a8", "A"), "update_weights": Look("#f58518", "W"),
-    "compute": Look("#54a24b", "M"), "cache": Look("#5fa8a3", "K"), "launch": Look("#98a3ad", "L"),
-    "allocated": Look("#4c78a8", "#"), "unallocated": Look("#d0a82c", "="), "beside": Look("#9d755d", "o"),
-    "others": Look("#e45756", "x"), "outside": Look("#e45756", "x"), "free": Look("#b6bec6", "."),
-    "backward": Look("#d67195", "B"), "held before": Look("#8c9bb0", "H"), "unknown": Look("#98a3ad", "?"),
+    "weights": Look("blue", "W"), "gradients": Look("pink", "G"), "optimizer": Look("purple", "O"),
+    "activations": Look("orange", "A"), "temporaries": Look("pale-orange", "T"), "communication": Look("red", "C"),
+    "workspaces": Look("dark-grey", "X"), "inputs": Look("pale-red", "I"), "kv cache": Look("green", "K"),
+    "cuda graphs": Look("pale-purple", "P"), "lora slots": Look("pale-pink", "L"),
+    "draft model": Look("pale-blue", "D"), "encoder cache": Look("pale-green", "E"), "allocator": Look("grey", "="),
+    "slack": Look("pale-grey", "-"),
+    # causes of time
+    "products": Look("blue", "M"), "attention": Look("orange", "A"), "pointwise": Look("green", "N"),
+    "tensor": Look("red", "T"), "context": Look("pale-purple", "C"), "expert": Look("pale-pink", "E"),
+    "pipeline": Look("pale-red", "P"), "gathered": Look("pale-blue", "W"), "offload": Look("pale-green", "F"),
+    "host": Look("grey", "H"), "stragglers": Look("pale-grey", "S"),
+    "compute": Look("purple", "M"), "cache": Look("green", "K"), "launch": Look("grey", "L"),
+    # stages of post-training
+    "generate": Look("green", "G"), "old_log_prob": Look("orange", "O"), "ref_log_prob": Look("pale-orange", "R"),
+    "reward": Look("pale-green", "S"), "values": Look("pale-purple", "V"), "update_critic": Look("purple", "C"),
+    "update_actor": Look("blue", "A"), "update_weights": Look("red", "W"),
+    # who holds a card
+    "allocated": Look("blue", "#"), "unallocated": Look("orange", "="), "beside": Look("purple", "o"),
+    "others": Look("red", "x"), "outside": Look("red", "x"), "free": Look("pale-grey", "."),
+    # what recordings tell apart
+    "backward": Look("pale-pink", "B"), "held before": Look("dark-grey", "H"), "unknown": Look("grey", "?"),
 }
 """Kind -> look. What is not listed is grey."""
 
-OTHER: Final = Look("#98a3ad", "+")
+OTHER: Final = Look("grey", "+")
 
 
 def look(kind: str) -> Look:

@@ -39,13 +39,13 @@ LINE: Final = 20
 
 STYLE: Final = """
 svg { color-scheme: light dark; font: 13px system-ui, "Noto Sans CJK SC", sans-serif; }
-.ground { fill: #ffffff; } .ink { fill: #1f2328; } .soft { fill: #59636e; }
-.grid { stroke: #d1d9e0; stroke-width: 1; } .front { fill: none; stroke: #0969da; stroke-width: 2; }
-.best { fill: #0969da; } .behind { fill: #ffffff; stroke: #818b98; stroke-width: 2; }
+.ground { fill: #ffffff; } .ink { fill: #1b2027; } .soft { fill: #57606b; }
+.grid { stroke: #dfe3e8; stroke-width: 1; } .front { fill: none; stroke: #0b57c2; stroke-width: 2; }
+.best { fill: #0b57c2; } .behind { fill: #ffffff; stroke: #868f9a; stroke-width: 2; }
 @media (prefers-color-scheme: dark) {
- .ground { fill: #0d1117; } .ink { fill: #f0f6fc; } .soft { fill: #9198a1; }
- .grid { stroke: #3d444d; } .front { stroke: #4493f8; } .best { fill: #4493f8; }
- .behind { fill: #0d1117; stroke: #9198a1; }
+ .ground { fill: #12161c; } .ink { fill: #e6eaef; } .soft { fill: #a0aab5; }
+ .grid { stroke: #2b323c; } .front { stroke: #79b0ff; } .best { fill: #79b0ff; }
+ .behind { fill: #12161c; stroke: #a0aab5; }
 }
 """
 

@@ -21,7 +21,7 @@ from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
 from vramcast.report import replay_words as say
 from vramcast.report.blocks import blocks_plain
-from vramcast.report.looks import look
+from vramcast.report.looks import COLOURS, look
 from vramcast.report.messages import Words, rare_messages
 from vramcast.report.replay import about
 from vramcast.sources.files import write_whole
@@ -33,7 +33,7 @@ MOST_GROUPS: Final = 12
 MOST_FRAMES: Final = 60
 """Of one stack."""
 
-PARTS: Final = ("report/page/page.css", "web/page/parts/blocks.js", "report/page/page.js")
+PARTS: Final = (COLOURS, "report/page/page.css", "web/page/parts/blocks.js", "report/page/page.js")
 """Of the page: its style, the picture of blocks that the web page draws as well, and the rest."""
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -80,8 +80,8 @@ def page(found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None
 
 def style_and_script() -> tuple[str, str]:
     """What stands in each such page, whatever recording it is of: pages that show one allow it by its hash."""
-    style, picture, script = ((files("vramcast") / name).read_text(encoding="utf-8") for name in PARTS)
-    return style, picture.replace("export ", "") + script
+    colours, style, picture, script = ((files("vramcast") / name).read_text(encoding="utf-8") for name in PARTS)
+    return colours + style, picture.replace("export ", "") + script
 
 
 def embedded(data: Any) -> str:

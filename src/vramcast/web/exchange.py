@@ -168,6 +168,9 @@ def refuse_others(fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
             raise Refused(422, "UnknownName", Note("unknown key {!r}; known: {}", name[:80], ", ".join(known)))
 
 
+FONT: Final = ("fontpkg_inter", "files")
+"""Package and folder of the page's variable font."""
+
 IN_BROWSER: Final = {"script-src": "'wasm-unsafe-eval'", "worker-src": "'self'"}
 """What Python in the browser needs beside the rest."""
 
@@ -184,6 +187,7 @@ def content_policy(*, in_browser: bool = False) -> str:
         "default-src": "'none'",
         "script-src": f"'self' '{script}'",
         "style-src": f"'self' '{style}'",
+        "font-src": "'self'",
         "img-src": "'self' data: blob:",
         "connect-src": "'self'",
         "frame-src": "'self' blob:",

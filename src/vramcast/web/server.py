@@ -167,7 +167,8 @@ def application(served: Served) -> ASGIApp:
         for workers in (app.state.quick, app.state.slow):
             workers.close()
 
-    routes = [Route("/api/{name:path}", api, methods=list(METHODS)), Mount("/", StaticFiles(directory=PAGE, html=True))]
+    page = StaticFiles(directory=PAGE, packages=[exchange.FONT], html=True)
+    routes = [Route("/api/{name:path}", api, methods=list(METHODS)), Mount("/", page)]
     return Guard(Starlette(routes=routes, lifespan=lifespan), served.host)
 
 

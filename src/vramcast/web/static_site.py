@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +21,9 @@ import yaml
 
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report import replay_page
-from vramcast.web.exchange import content_policy
+from vramcast.sources.fetch import read_url
+from vramcast.web.exchange import FONT, content_policy
+from vramcast.web.prepared import QUESTIONS, prepared
 
 PYODIDE: Final = "314.0.7"
 """The version of the npm package that is fetched where none is given."""
@@ -30,11 +34,21 @@ MSGSPEC: Final = "0.22.0"
 RUNTIME: Final = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 """Files of the npm package that a browser loads."""
 
+COUNTED: Final = (".wasm", ".zip", ".json")
+"""Endings of those that the bar of the page counts; the others are modules, which a browser loads by itself."""
+
+RELEASES: Final = "https://cdn.jsdelivr.net/pyodide"
+"""Where the packages of a Pyodide release lie; npm has the runtime alone."""
+
+LARGEST_WHEEL: Final = 64 << 20
+"""[bytes]"""
+
 APART: Final = (
     "tracing", "web/page", "web/server.py", "web/workers.py", "web/warm.py", "watch", "cli",
 )
 """Parts of vramcast that no page asks: they need torch, sockets, a GPU or a terminal."""
 
+VERSION: Final = re.compile(r"[\w.-]{1,40}", re.ASCII)
 DOWNLOAD_SECONDS: Final = 300
 WHEN: Final = (2020, 1, 1, 0, 0, 0)  # of every file in the archive: equal inputs make equal sites
 
@@ -44,13 +58,14 @@ class Site(NamedTuple):
 
     directory: Path
     num_bytes: int
-    searches: bool  # whether NumPy is in it, which the search over training plans needs
+    lacks: str = ""  # why NumPy is not in it, which the search over training plans needs
 
 
 class Runtime(NamedTuple):
     """A Pyodide runtime, and what wheels must be built for."""
 
     folder: Path
+    version: str  # "314.0.7"
     python: str  # "314"
     platform: str  # "pyemscripten_2026_0_wasm32"
 
@@ -69,17 +84,34 @@ def build(directory: Path, *, pyodide: Path | None = None, wheels: Sequence[Path
         raise InvalidSpec("{} is not an empty folder; name one that is empty or does not exist", directory)
     with tempfile.TemporaryDirectory(prefix="vramcast-web-") as scratch:
         made = Path(scratch) / "site"
-        _write_page(made)
+        shutil.copytree(str(files("vramcast.web") / "page"), made)
         runtime = runtime_in(pyodide if pyodide is not None else _fetched_runtime(Path(scratch)))
-        (made / "pyodide").mkdir()
-        for name in RUNTIME:
-            shutil.copyfile(runtime.folder / name, made / "pyodide" / name)
         names = [package_of(wheel, runtime) for wheel in wheels]
-        fetched = [] if "msgspec" in names else [_fetched_msgspec(runtime, Path(scratch))]
-        _write_core(made / "core.zip", [*wheels, *fetched])
+        packages, lacks = [*wheels], ""
+        if "msgspec" not in names:
+            packages.append(_fetched_msgspec(runtime, Path(scratch)))
+        if "numpy" not in names:
+            try:
+                packages.append(_fetched_numpy(runtime, Path(scratch)))
+            except SourceError as error:
+                lacks = str(error)
+        _write_page(made, _write_python(made, runtime, packages))
         _put(made, directory)
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    return Site(directory, size, searches="numpy" in names)
+    return Site(directory, size, lacks)
+
+
+def _write_python(made: Path, runtime: Runtime, packages: Sequence[Path]) -> str:
+    """The runtime and the core, in names that say their versions; what the page says of them and their bytes."""
+    folder = made / f"pyodide-{runtime.version}"
+    folder.mkdir()
+    for name in RUNTIME:
+        shutil.copyfile(runtime.folder / name, folder / name)
+    unnamed = made / "core.zip"
+    _write_core(unnamed, packages)
+    core = unnamed.rename(made / f"core-{sha256(unnamed.read_bytes()).hexdigest()[:12]}.zip")
+    counted = (core, *(folder / name for name in RUNTIME if name.endswith(COUNTED)))
+    return f"{folder.name} {core.name} {sum(path.stat().st_size for path in counted)}"
 
 
 def _put(made: Path, directory: Path) -> None:
@@ -113,9 +145,12 @@ def runtime_in(folder: Path) -> Runtime:
     try:
         info = json.loads((folder / "pyodide-lock.json").read_text(encoding="utf-8"))["info"]
         major, minor = info["python"].split(".")[:2]
-        return Runtime(folder, major + minor, f"pyemscripten_{info['abi_version']}_{info['arch']}")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise SourceError("{} does not say which Python it is for", folder / "pyodide-lock.json") from None
+        version = json.loads((folder / "package.json").read_text(encoding="utf-8"))["version"]
+        if VERSION.fullmatch(version) is None:
+            raise ValueError(version)
+        return Runtime(folder, version, major + minor, f"pyemscripten_{info['abi_version']}_{info['arch']}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise SourceError("{} does not say which release it is, and for which Python", folder) from None
 
 
 def package_of(wheel: Path, runtime: Runtime) -> str:
@@ -135,16 +170,28 @@ def package_of(wheel: Path, runtime: Runtime) -> str:
     return parts[0].lower()
 
 
-def _write_page(directory: Path) -> None:
-    """The page, told to ask its worker, and kept from loading anything that is not of its site."""
-    shutil.copytree(str(files("vramcast.web") / "page"), directory)
+def _write_page(directory: Path, python: str) -> None:
+    """The page, told to ask its worker, with what it begins with, and kept from loading what is not of its site."""
+    package, folder = FONT
+    if find_spec(package) is not None:
+        face = next(Path(str(files(package) / folder)).glob("Inter[[]*.ttf"))
+        shutil.copyfile(face, directory / face.name)
     index = directory / "index.html"
     text = index.read_text(encoding="utf-8")
     asks = '<meta name="vramcast-backend" content="fetch">'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{content_policy(in_browser=True)}">'
     if asks not in text:
         raise RuntimeError("the page does not say how it asks")
-    index.write_text(text.replace(asks, asks.replace("fetch", "pyodide") + f"\n  {policy}"), encoding="utf-8")
+    known, beside = prepared()
+    (directory / "prepared").mkdir()
+    for name, content in beside.items():
+        (directory / name).write_bytes(content)
+    inside = replay_page.embedded(known)
+    text = text.replace(asks, "\n  ".join((
+        asks.replace("fetch", "pyodide"), f'<meta name="vramcast-python" content="{python}">', policy,
+        f'<script type="application/json" id="prepared">{inside}</script>',
+    )))
+    index.write_text(text, encoding="utf-8")
 
 
 def _write_core(archive: Path, wheels: Sequence[Path]) -> None:
@@ -164,11 +211,11 @@ def _write_core(archive: Path, wheels: Sequence[Path]) -> None:
 
 def _core_files() -> Iterator[tuple[str, bytes]]:
     """Files of vramcast and of PyYAML, whose parser in C is optional."""
-    reports = replay_page.PARTS  # one of them is the page's
+    shared = {*replay_page.PARTS, QUESTIONS}  # some of them are the page's
     for package, apart in ((Path(str(files("vramcast"))), APART), (Path(yaml.__file__).parent, ())):
         for path in package.rglob("*"):
             name = path.relative_to(package).as_posix()
-            left_out = any(name == part or name.startswith(part + "/") for part in apart) and name not in reports
+            left_out = any(name == part or name.startswith(part + "/") for part in apart) and name not in shared
             left_out = left_out or "__pycache__" in path.parts  # where other processes write meanwhile
             if path.is_file() and not left_out and path.suffix not in (".so", ".pyd"):
                 yield f"{package.name}/{name}", path.read_bytes()
@@ -200,6 +247,23 @@ def _fetched_msgspec(runtime: Runtime, scratch: Path) -> Path:
     asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *where]
     _run([*asked, "--implementation", "cp", "-d", str(scratch), f"msgspec=={MSGSPEC}"], "msgspec for Pyodide")
     return next(scratch.glob("msgspec-*.whl"))
+
+
+def _fetched_numpy(runtime: Runtime, scratch: Path) -> Path:
+    """The wheel that the release's own list names, held against the hash there.
+
+    Raises: SourceError
+    """
+    try:
+        listed = json.loads((runtime.folder / "pyodide-lock.json").read_text(encoding="utf-8"))["packages"]["numpy"]
+        name, wanted = Path(listed["file_name"]).name, listed["sha256"]
+    except (ValueError, KeyError, TypeError):
+        raise SourceError("{} lists no NumPy", runtime.folder / "pyodide-lock.json") from None
+    content = read_url(f"{RELEASES}/v{runtime.version}/full/{name}", most=LARGEST_WHEEL, seconds=DOWNLOAD_SECONDS)
+    if sha256(content).hexdigest() != wanted:
+        raise SourceError("{} is not the file that the release lists", name)
+    (scratch / name).write_bytes(content)
+    return scratch / name
 
 
 def _run(command: Sequence[str], what: str) -> None:

@@ -31,7 +31,12 @@ const count = (value) => value.toLocaleString("en-US");
 const category = (name) => W["category." + name] ?? name;
 const kindOf = (name) => (name === "slack" ? W.rounding : category(name));
 const swatch = (colour) => el("span", { class: "swatch", style: { background: colour } });
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const probe = document.body.appendChild(el("i", { hidden: true }));
+// A colour as a canvas takes it: a variable may hold a pair, of light and of dark.
+function css(name) {
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
+}
 
 function card(title, ...children) {
   return el("section", { class: "card" }, el("h2", {}, title), ...children);
@@ -159,7 +164,7 @@ function largest(device) {
   return card(W.largest, search, el("table", {}, head([[W.size, "number"], [W.category], [W.stack], [W.age], [W.address]]), body), said);
 }
 
-const PARTS = ["--live", "--good", "--awaits", "--bad", "--free"];
+const PARTS = ["--blue", "--good", "--orange", "--bad", "--room"];
 function fragmentation(device) {
   const found = device.unallocated;
   if (!found || !found.reserved) return null;
@@ -196,14 +201,14 @@ function segments(device) {
   let drawn = [];
   function draw() {
     const { pen, width } = sized(canvas);
-    const scale = (width * lines) / total, colours = [css("--live"), css("--free"), css("--awaits")];
+    const scale = (width * lines) / total, colours = [css("--blue"), css("--room"), css("--orange")];
     drawn = [];
     let start = 0;
     for (const bar of bars) {
       let at = start;
       for (const [part, size] of bar.stretches) { stretch(pen, at, size, scale, width, colours[part]); at += size; }
       drawn.push([start * scale, (start + bar.size) * scale, bar]);
-      stretch(pen, start + bar.size - Math.min(1.4 / scale, bar.size / 3), 1.4 / scale, scale, width, css("--card"));
+      stretch(pen, start + bar.size - Math.min(1.4 / scale, bar.size / 3), 1.4 / scale, scale, width, css("--sheet"));
       start += bar.size;
     }
   }
@@ -232,7 +237,7 @@ function segments(device) {
   });
   canvas.addEventListener("pointerleave", () => { tip.style.visibility = "hidden"; });
   redraw.push(draw);
-  const key = [["--live", W.live], ["--free", W.free], ["--awaits", W.awaits]];
+  const key = [["--blue", W.live], ["--room", W.free], ["--orange", W.awaits]];
   return card(W.map, el("div", { class: "frame" }, canvas, tip),
     el("div", { class: "legend" }, ...key.map(([colour, name]) => el("span", {}, swatch(`var(${colour})`), name))));
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Final
 
-from vramcast.report.looks import look
+from vramcast.report.looks import COLOURS, look
 from vramcast.report.written import parts
 from vramcast.report.written.pictures import bars_svg, legend, markup
 
@@ -21,7 +21,7 @@ MARKED: Final = re.compile(r"https?://[\w./?=&%#~+:@,;-]*[\w/]|(?<!\S)--[a-z][a-
 
 
 def html(report: parts.Report) -> str:
-    style = _style("report.css", "parts.css")
+    style = _style(COLOURS, "report/page/report.css", "report/page/parts.css")
     return (
         f'<!doctype html>\n<html lang="{report.language}">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -34,12 +34,12 @@ def html(report: parts.Report) -> str:
 
 def cell(report: parts.Report) -> str:
     """The report as output of a notebook: its colours are made of the ink of the page around it, light or dark."""
-    style = _style("parts.css", "notebook.css")
+    style = _style("report/page/parts.css", "report/page/notebook.css")
     return f'<div class="vramcast cell">\n<style>\n{style}</style>\n{_body(report)}</div>\n'
 
 
 def _style(*names: str) -> str:
-    return "".join((files("vramcast.report") / "page" / name).read_text(encoding="utf-8") for name in names)
+    return "".join((files("vramcast") / name).read_text(encoding="utf-8") for name in names)
 
 
 def _body(report: parts.Report) -> str:

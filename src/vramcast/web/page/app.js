@@ -4,6 +4,7 @@ import { LOCAL, askOnce, speakIn } from "./backend.js";
 import { h, refill } from "./dom.js";
 import { parsed, written } from "./hash.js";
 import { PAGES } from "./pages.js";
+import { pythonBar } from "./parts/python_bar.js";
 import { dropAnywhere } from "./parts/drop_anywhere.js";
 import { button } from "./parts/part.js";
 import { reportWords } from "./report_words.js";
@@ -137,5 +138,6 @@ at("skip").addEventListener("click", (event) => {
 });
 dropAnywhere({ words: () => speaker(state.language), go, again: () => state.shown?.update(parsed(location.hash)) });
 addEventListener("popstate", routed); // also when a link changes the hash
+if (LOCAL) document.getElementById("top").after(pythonBar(() => speaker(state.language)));
 frame();
 routed();

@@ -14,11 +14,21 @@ function decimals(value, digits) {
   return ((2 * Math.round(scaled / 2)) / 10 ** digits).toFixed(digits);
 }
 
-/** 35.38 GiB; `digits` behind the point. */
-export function bytes(value, digits = 2) {
+/** 35.4 GiB; `digits` behind the point. */
+export function bytes(value, digits = 1) {
   for (const [unit, factor] of UNITS)
     if (Math.abs(value) >= factor) return `${decimals(value / factor, digits)} ${unit}`;
   return `${value} B`;
+}
+
+/** How sizes that stand together are written: in one unit, the largest one's; what is less than its decimals < 0.1. */
+export function sizes(values) {
+  const largest = Math.max(0, ...values.map(Math.abs));
+  const [unit, factor] = UNITS.find(([, one]) => largest >= one) ?? ["B", 1];
+  return (value) => {
+    const written = factor === 1 ? `${value}` : decimals(value / factor, 1);
+    return `${value && Number(written) === 0 ? `${value < 0 ? "> -" : "< "}0.1` : written} ${unit}`;
+  };
 }
 
 /** 8,030,261,248 */

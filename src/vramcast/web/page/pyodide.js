@@ -3,6 +3,7 @@
  * is called off before its turn is never asked; one that takes too long ends with its worker, and the next starts anew.
  */
 
+const [runtime, core, whole] = document.querySelector('meta[name="vramcast-python"]').content.split(" ");
 const LONGEST_MS = 120_000;
 const GRACE_MS = 1_000; // a question called off while it runs may still end by itself
 
@@ -18,6 +19,11 @@ function stopped() {
   worker = null;
 }
 
+/** Tells the page how far Python is: what is fetched of the whole [bytes], whether it is there, or why it is not. */
+function tell(detail) {
+  dispatchEvent(new CustomEvent("vramcast-python", { detail: { whole: Number(whole), ...detail } }));
+}
+
 function ended(settle, value) {
   const asked = running;
   clearTimeout(asked.timer);
@@ -27,9 +33,12 @@ function ended(settle, value) {
 }
 
 function answered({ data }) {
-  if (data.failed) {
+  if (data.fetched !== undefined) tell({ fetched: data.fetched });
+  else if (data.ready) tell({ ready: true });
+  else if (data.failed) {
     stopped();
-    ended("resolve", reply(500, "InternalError", `Python could not start in this browser: ${data.failed}`));
+    tell({ failed: data.failed });
+    if (running) ended("resolve", reply(500, "InternalError", `Python could not start in this browser: ${data.failed}`));
   } else if (data.started) {
     clearTimeout(running.timer); // fetching and starting Python is not the question's time
     running.timer = setTimeout(overdue, LONGEST_MS);
@@ -45,15 +54,20 @@ function overdue() {
 }
 
 function begun() {
-  worker = new Worker(new URL("pyodide_worker.js", import.meta.url), { type: "module" });
+  worker = new Worker(new URL(`pyodide_worker.js?runtime=${runtime}&core=${core}`, import.meta.url), { type: "module" });
   worker.addEventListener("message", answered);
   worker.addEventListener("error", (event) => answered({ data: { failed: event.message || "its files are missing" } }));
+}
+
+/** Starts Python before anything is asked. */
+export function start() {
+  if (!worker) begun();
 }
 
 function next() {
   if (running || !waiting.length) return;
   running = waiting.shift();
-  if (!worker) begun();
+  start();
   worker.postMessage(running.request);
 }
 

@@ -15,7 +15,7 @@ const scaled = (factor, unit) => (value) => `${Number((value / factor).toPrecisi
 /** End of a field's name -> its figure with a unit; the first that fits. */
 const UNITS = [
   [/_bytes_per_s$/, scaled(1e9, "GB/s")], [/_bytes$/, (value) => bytes(value)], [/_flops$/, scaled(1e12, "TFLOPS")],
-  [/_w$/, (value) => `${value} W`], [/(?<=per_hour)$/, (value, { currency }) => money(value, currency)],
+  [/_w$/, (value) => `${value.toLocaleString("en-US")} W`], [/(?<=per_hour)$/, (value, { currency }) => money(value, currency)],
 ];
 
 /** A text with its addresses as links. */

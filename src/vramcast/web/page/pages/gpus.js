@@ -1,6 +1,8 @@
 /** The cards of the catalogue. */
 
+import { h } from "../dom.js";
 import { bytes } from "../format.js";
+import { productText } from "../names.js";
 import { askingLinks, catalogue, choicesOf } from "./catalogue.js";
 
 const TERA = 1e12;
@@ -18,7 +20,8 @@ function columns(t) {
       (value(row) === undefined ? "" : written(value(row))),
   });
   return [
-    { key: "name", name: t("gpu"), value: ({ name }) => name },
+    { key: "name", name: t("gpu"), value: ({ name, product }) => productText(product || name),
+      cell: ({ name, product }) => [productText(product || name), h("small", {}, ` ${name}`)] },
     { key: "arch", name: t("generation"), value: ({ arch }) => arch },
     figure("usable", t("usable.memory"), (row) => row.visible_bytes, (value) => bytes(value, 1), t("usable.hint")),
     { ...figure("plate", t("nameplate"), (row) => Number.parseFloat(row.memory_nameplate)),
@@ -30,7 +33,7 @@ function columns(t) {
     { key: "link", name: t("link"), value: (row) => row.link_bytes_per_s, down: true,
       cell: (row) => row.link ? `${row.link}, ${per(GIGA)(row.link_bytes_per_s)} GB/s`
         : row.pcie_generation ? `PCIe ${row.pcie_generation}` : "" },
-    figure("power", t("power"), (row) => row.tdp_w, (value) => `${value} W`),
+    figure("power", t("power"), (row) => row.tdp_w, (value) => `${value.toLocaleString("en-US")} W`),
     { key: "ask", name: t("ask.about"), cell: ({ name }) => askingLinks(name, t) },
   ];
 }

@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { bytes, money } from "../format.js";
+import { cardText } from "../names.js";
 import { askingLinks, catalogue, choicesOf } from "./catalogue.js";
 
 const provider = ({ name }) => name.split(":")[0];
@@ -29,7 +30,7 @@ function columns(t) {
   });
   return [
     { key: "name", name: t("instance"), value: ({ name }) => name },
-    { key: "gpu", name: t("gpu"), value: ({ gpu }) => gpu },
+    { key: "gpu", name: t("gpu"), value: ({ gpu }) => cardText(gpu) },
     figure("gpus", t("cards"), cards, (value, { slices_of_a_card: parts }) => (parts ? `1/${parts}` : value)),
     figure("memory", t("usable.memory"), ({ visible_bytes: size }) => size, (value) => bytes(value, 1)),
     priced("price", t("hourly"), () => 1, t),

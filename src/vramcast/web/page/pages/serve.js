@@ -1,5 +1,6 @@
 /** Memory of a serving plan: how much context, how many users. */
 
+import questions from "../questions.json" with { type: "json" };
 import { asking } from "./asking.js";
 
 export const show = asking({
@@ -17,5 +18,5 @@ export const show = asking({
     "pp",
     "dp",
   ],
-  example: { "model": "llama-3.1-8b", "gpus": "h100-sxm-80gb", "context": "32k", "concurrency": "16" },
+  example: questions.pages.serve,
 });

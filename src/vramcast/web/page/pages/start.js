@@ -10,30 +10,16 @@ import { combo } from "../parts/combo.js";
 import { labelled } from "../parts/field.js";
 import { cardRows, modelRows } from "../parts/form.js";
 import { neededOf, trustLine, verdictBadge, verdictHead } from "../parts/verdict.js";
+import questions from "../questions.json" with { type: "json" };
 
 const WAIT_MS = 120;
-const ADAPTERS = { engine: "huggingface", peft: "lora", recompute: "full" };
-
-/** What for -> the command, and the options that make it so. */
-const MODES = {
-  train: { command: "train", options: {} },
-  lora: { command: "train", options: ADAPTERS },
-  qlora: { command: "train", options: { ...ADAPTERS, "base-weights": "nf4-dq" } },
-  serve: { command: "serve", options: {} },
-};
-const FIRST = { model: "llama-3.1-8b", gpus: "rtx-4090", mode: "qlora" };
-const EXAMPLES = [
-  ["example.qlora", "qlora", { "model": "qwen3-8b", "gpus": "rtx-4090", "seq-len": "2k" }],
-  ["example.train", "train", { "model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "seq-len": "8k" }],
-  ["example.train", "train", { "model": "llama-3.1-8b", "gpus": "2xa100-sxm4-40gb", "seq-len": "2k" }],
-  ["example.serve", "serve", { "model": "qwen3-32b", "gpus": "4xh100-sxm-80gb", "context": "8k", "concurrency": "64" }],
-];
 const PRICED = ["rtx-4090", "l40s", "a100-sxm4-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-180gb"];
 
 let chosen = null; // the mode of the last visit
 
+/** A question of a mode: its command, and the options that make it so beside those given. */
 function questionOf(mode, given) {
-  const { command, options } = MODES[mode];
+  const { command, options } = questions.modes[mode];
   return { command, question: { ...options, ...given } };
 }
 
@@ -58,7 +44,7 @@ class Start {
   constructor(root, app, known) {
     this.#app = app;
     this.#known = known;
-    this.#mode = chosen ?? FIRST.mode;
+    this.#mode = chosen ?? questions.first.mode;
     this.#lay(root);
     this.#answer();
     this.#live();
@@ -80,7 +66,7 @@ class Start {
       () => {});
     const verdict = h("div", { class: "start-verdict", "aria-live": "polite" });
     const modes = h("select", { id: uniqueId("field"), name: "mode", onchange: () => { this.#mode = modes.value; this.#ask(); } },
-      Object.keys(MODES).map((mode) => h("option", { value: mode, selected: mode === this.#mode }, t(`mode.${mode}`))));
+      Object.keys(questions.modes).map((mode) => h("option", { value: mode, selected: mode === this.#mode }, t(`mode.${mode}`))));
     Object.assign(this.#at, { verdict, modes });
     const asking = h("form", { class: "start-ask", "aria-label": t("question"), onsubmit: (event) => {
       event.preventDefault();
@@ -89,8 +75,8 @@ class Start {
     this.#field("model", t("option.model"), modelRows(models)),
     this.#field("gpus", t("card"), cardRows(gpus, instances)));
     const { model, hardware } = heldNow();
-    this.#at.model.value = model ?? FIRST.model;
-    this.#at.gpus.value = hardware ?? FIRST.gpus;
+    this.#at.model.value = model ?? questions.first.given.model;
+    this.#at.gpus.value = hardware ?? questions.first.given.gpus;
     root.append(
       h("h1", { class: "hero" }, t("title.start")),
       lead,
@@ -133,7 +119,7 @@ class Start {
 
   #fit() {
     const { t } = this.#app;
-    this.#at.examples = EXAMPLES.map(([words, mode, given]) => {
+    this.#at.examples = questions.examples.map(({ words, mode, given }) => {
       const asked = questionOf(mode, given);
       const badge = h("span", { class: "live" }, h("span", { class: "soft" }, "…"));
       const said = t(words, { model: given.model, gpus: gpusText(given.gpus), users: given.concurrency });
@@ -149,7 +135,7 @@ class Start {
       h("a", { href: `#/instances?query=${card}` }, cardText(card)),
       h("span", { class: "live number" }, t("start.hour", { price: money(each, price.currency) }),
         h("small", { class: "soft" }, name.split(":")[0])));
-    const model = heldNow().model ?? FIRST.model;
+    const model = heldNow().model ?? questions.first.given.model;
     const question = { model, on: "any", currency: "USD", goal: "cheapest", context: "8k", concurrency: "16" };
     return this.#door("rent", h("ul", { class: "live-list" }, rows.map(row)),
       h("p", {}, h("a", { class: "go-whole", href: `#/plan/serve?${questionText(question)}` }, t("door.rent.go", { model }))));

@@ -1,5 +1,6 @@
 /** Memory of a training plan. */
 
+import questions from "../questions.json" with { type: "json" };
 import { asking } from "./asking.js";
 
 export const show = asking({
@@ -19,5 +20,5 @@ export const show = asking({
     "cp",
     "ep",
   ],
-  example: { "model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "seq-len": "8k" },
+  example: questions.pages.train,
 });

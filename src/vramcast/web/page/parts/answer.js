@@ -1,7 +1,7 @@
 /** One answer, whole: memory of every role, changes, ledger, phases, time, price, assumptions. */
 
 import { h } from "../dom.js";
-import { bytes, count, money, rounded } from "../format.js";
+import { count, money, rounded, sizes } from "../format.js";
 import { changesPart } from "./changes.js";
 import { ledgerTree } from "./ledger.js";
 import { memoryBars, roleName } from "./memory_bars.js";
@@ -21,7 +21,8 @@ function tabled(title, columns, rows, ...below) {
 function phasesPart(rank, { t, named }) {
   const levels = ["allocated", "reserved", "device"].filter((level) => rank.peak[`${level}_bytes`]);
   const highest = Math.max(...Object.values(rank.phases).map((phase) => phase.device_bytes));
-  const cell = (level, size) => (level === "device" && size === highest ? h("b", {}, bytes(size)) : bytes(size));
+  const written = sizes([highest]);
+  const cell = (level, size) => (level === "device" && size === highest ? h("b", {}, written(size)) : written(size));
   const rows = Object.entries(rank.phases).map(([name, phase]) =>
     [named("phase", name), ...levels.map((level) => cell(level, phase[`${level}_bytes`]))]);
   return tabled(t("phases"), [text(t("phase")), ...levels.map((level) => number(t(level)))], rows);
@@ -39,8 +40,9 @@ function pricePart({ price }, { t }) {
 function hostPart({ host }, { t }) {
   if (!host) return null;
   const rows = hostPlaces(host).map(([name, needed, there]) =>
-    [t(`host.${name}`), bytes(needed), there === undefined ? t("not_known") : bytes(there)]);
-  return tabled(t("host"), [text(t("place")), number(t("at_least_needed")), number(t("installed"))], rows);
+    [t(`host.${name}`), needed, there === undefined ? t("not_known") : there]);
+  const size = (name) => ({ name: t(name), bytes: true });
+  return tabled(t("host"), [text(t("place")), size("at_least_needed"), size("installed")], rows);
 }
 
 function timeParts({ time }, app) {
@@ -58,10 +60,10 @@ function timeParts({ time }, app) {
 
 function servingParts({ capacity, startup }, { t }) {
   const counts = Object.entries(capacity?.kv_tokens_by_count ?? {}).map(([name, tokens]) => [name, count(tokens)]);
-  const printed = Object.entries(startup ?? {}).map(([name, size]) => [name, bytes(size)]);
+  const printed = Object.entries(startup ?? {});
   return [
     counts.length > 1 ? tabled(t("capacity"), [text(t("counted")), number(t("kv_tokens"))], counts) : null,
-    printed.length ? tabled(t("startup"), [text(t("figure")), number(t("memory"))], printed) : null,
+    printed.length ? tabled(t("startup"), [text(t("figure")), { name: t("memory"), bytes: true }], printed) : null,
   ];
 }
 

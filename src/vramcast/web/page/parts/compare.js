@@ -1,7 +1,7 @@
 /** Up to four plans side by side: what they are asked, what they come to; what differs is marked. */
 
 import { h, svg } from "../dom.js";
-import { bytes } from "../format.js";
+import { sizes } from "../format.js";
 import { answerTo } from "../question_state.js";
 import { byCategory } from "./memory_bars.js";
 import { part } from "./part.js";
@@ -71,8 +71,9 @@ export function comparePart(plans, active, { t, named }) {
   const reaches = answers.filter(Boolean).map((answer) =>
     Math.max(answer.capacity_bytes, answer.ranks[0].peak.device_bytes));
   const largest = Math.max(1, ...reaches);
+  const written = sizes(reaches);
   const sums = answers.map((answer) => new Map(
-    (answer ? byCategory(answer.ranks[0].ledger) : []).map(([category, size]) => [category, bytes(size)])));
+    (answer ? byCategory(answer.ranks[0].ledger) : []).map(([category, size]) => [category, written(size)])));
   const cell = (answer) => h("td", {}, answer ? bar(answer, largest) : null);
   return part(t("compare"), frame(t("compare"), h("table", { class: "compare" }, head(plans, active, t), h("tbody", {},
     h("tr", {}, h("th", { scope: "row" }, t("verdict")),

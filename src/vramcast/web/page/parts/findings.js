@@ -1,7 +1,7 @@
 /** Why memory ran out: cause, evidence, who holds the card, figures, and what to change. */
 
 import { h, svg } from "../dom.js";
-import { bytes, count, percent } from "../format.js";
+import { bytes, count, percent, sizes } from "../format.js";
 import { button, part, texts } from "./part.js";
 import { drawn, linear } from "./scale.js";
 import { table } from "./table.js";
@@ -40,15 +40,16 @@ function cardBar(shown, total) {
 
 /** Who holds the card as a bar; nothing where the figures do not add up to one. */
 function cardPart({ numbers = {} }, { t, named }) {
-  const sizes = holders(numbers);
-  const shown = HOLDERS.map((name) => [name, sizes[name]]).filter(([, size]) => size);
+  const held = holders(numbers);
+  const shown = HOLDERS.map((name) => [name, held[name]]).filter(([, size]) => size);
   const sum = shown.reduce((all, [, size]) => all + size, 0);
-  if (!sizes.total || shown.length < 2 || sum > MOST * sizes.total) return null;
-  return h("div", { class: "card-held" }, h("h3", {}, t("card.holds", { size: bytes(sizes.total) })),
-    cardBar(shown, sizes.total),
+  if (!held.total || shown.length < 2 || sum > MOST * held.total) return null;
+  const written = sizes([held.total]);
+  return h("div", { class: "card-held" }, h("h3", {}, t("card.holds", { size: bytes(held.total) })),
+    cardBar(shown, held.total),
     h("ul", { class: "legend" }, shown.map(([name, size]) => h("li", {}, h("span", { class: `dot holder ${name}` }),
-      `${named("held", name)} `, h("b", { class: "number" }, bytes(size)),
-        h("span", { class: "soft" }, percent(size / sizes.total))))));
+      `${named("held", name)} `, h("b", { class: "number" }, written(size)),
+        h("span", { class: "soft" }, percent(size / held.total))))));
 }
 
 function figureText(name, value) {

@@ -1,7 +1,7 @@
 /** The ledger of a rank as a tree: category, entry, and behind an entry its formula, basis and source. */
 
 import { h, svg } from "../dom.js";
-import { bytes, count, partOf } from "../format.js";
+import { count, partOf, sizes } from "../format.js";
 import { byCategory } from "./memory_bars.js";
 import { button } from "./part.js";
 import { categoryClass, swatch } from "./scale.js";
@@ -42,12 +42,14 @@ function behind(entry, t) {
 class Tree {
   #ledger;
   #total;
+  #size;
   #open;
   #app;
 
   constructor(rank, open, app) {
     this.#ledger = rank.ledger;
     this.#total = rank.peak.device_bytes;
+    this.#size = sizes([this.#total]);
     this.#open = open;
     this.#app = app;
   }
@@ -62,7 +64,7 @@ class Tree {
     const state = { "aria-expanded": String(open) };
     const opens = button(name, () => this.#toggled(key), { class: "opens", "data-key": key, ...state });
     return h("div", { class: `line line-${level}`, role: "row", "aria-level": level, ...state },
-      cell(opens), cell(bytes(size), "number"), cell(share(size, this.#total, category)));
+      cell(opens), cell(this.#size(size), "number"), cell(share(size, this.#total, category)));
   }
 
   #entry(entry, category) {
@@ -78,7 +80,7 @@ class Tree {
     const size = entries.reduce((sum, entry) => sum + entry.bytes, 0);
     const more = button(this.#app.t("others", { count: entries.length }), () => this.#toggled(key),
       { class: "link", "data-key": key });
-    return h("div", { role: "row", "aria-level": 2, class: "line line-2" }, cell(more), cell(bytes(size), "number"));
+    return h("div", { role: "row", "aria-level": 2, class: "line line-2" }, cell(more), cell(this.#size(size), "number"));
   }
 
   category([category, size]) {
@@ -110,5 +112,5 @@ export function ledgerTree(rank, view, app) {
     h("div", { class: "line head", role: "row" }, head),
     categories.map((one) => tree.category(one)),
     h("div", { class: "line total", role: "row" },
-      cell(t("total")), cell(bytes(rank.peak.device_bytes), "number"), cell(null)));
+      cell(t("total")), cell(sizes([rank.peak.device_bytes])(rank.peak.device_bytes), "number"), cell(null)));
 }

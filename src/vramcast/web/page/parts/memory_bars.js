@@ -1,18 +1,18 @@
 /** Memory of every rank role as stacked bars against what a process can use of the card. */
 
 import { h, svg } from "../dom.js";
-import { bytes } from "../format.js";
+import { bytes, sizes } from "../format.js";
 import { hasWords } from "../words.js";
 import { button } from "./part.js";
-import { drawn, filledRect, linear, swatch, ticks } from "./scale.js";
+import { drawn, filledRect, linear, ticks } from "./scale.js";
 
 const GIB = 2 ** 30;
-const HEIGHT = { above: 12, bar: 30, row: 46, level: 17 }; // the interval lies above the bar
-const LEVELS = ["allocated", "reserved", "device"];
+const HEIGHT = { above: 12, bar: 30, row: 46, label: 16 }; // the interval lies above the bar
 const LAST = ["allocator", "communication", "workspaces"]; // what lies outside the allocated tensors stands at the end
 const SHOWN_ROLES = 8;
 const LETTER = 6.6; // pixels, at the size of a label
-const WIDE = /[\u2e80-\uffee]/; // letters twice as wide
+const WIDE = /[\u2e80-\uffee]/g; // letters twice as wide
+const NARROWEST = 2; // pixels of a segment that gets a label; the ledger has the others
 
 /** Category -> bytes of a rank's ledger, in the order they are stacked. */
 export function byCategory(ledger) {
@@ -31,17 +31,53 @@ export function reach(rank, capacity) {
   return Math.max(capacity, highest, rank.peak.interval_bytes[1]);
 }
 
-function segments(parts, x, named) {
+/** Segments of a bar from left to right: category, size, where it begins and ends [pixels]. */
+function segmentsOf(parts, x) {
   let before = 0;
-  return parts.flatMap(([category, size]) => {
-    const [from, to] = [x(before), x(before + size)];
+  return parts.map(([category, size]) => {
+    const from = x(before);
     before += size;
-    const label = named("category", category);
-    const room = to - from - 12 > label.length * LETTER * (WIDE.test(label) ? 2 : 1);
-    return [svg("g", {}, svg("title", {}, `${label}: ${bytes(size)}`),
-      filledRect(category, { x: from, y: HEIGHT.above, width: to - from, height: HEIGHT.bar }),
-      room ? svg("text", { class: "bar-label", x: from + 7, y: HEIGHT.above + 19 }, label) : null,
-      svg("line", { class: "gap", x1: to, x2: to, y1: HEIGHT.above, y2: HEIGHT.above + HEIGHT.bar }))];
+    return { category, size, from, to: x(before) };
+  });
+}
+
+function drawnSegments(segments, named) {
+  return segments.map(({ category, size, from, to }) => [
+    svg("g", {}, svg("title", {}, `${named("category", category)}: ${bytes(size)}`),
+      filledRect(category, { x: from, y: HEIGHT.above, width: to - from, height: HEIGHT.bar })),
+    svg("line", { class: "gap", x1: to, x2: to, y1: HEIGHT.above, y2: HEIGHT.above + HEIGHT.bar })]);
+}
+
+/**
+ * Names under a bar, each at the end of a line from its segment, in rows so that no line crosses a name.
+ *
+ * Names stand to the right of their lines where the last one finds room there, else to the left. Going from that side
+ * inwards, a name is a row below all whose lines it would cross.
+ */
+function labelled(segments, width, { size, named }) {
+  const labels = segments.filter(({ from, to }) => to - from >= NARROWEST).map((one) => {
+    const name = named("category", one.category);
+    const said = size(one.size);
+    const letters = `${name} ${said}`.length + (name.match(WIDE)?.length ?? 0);
+    return { name, said, at: (one.from + one.to) / 2, long: letters * LETTER + 14 };
+  });
+  const last = labels.at(-1);
+  const rightwards = last !== undefined && last.at + last.long <= width;
+  const inwards = rightwards ? [...labels].reverse() : labels;
+  inwards.forEach((label, index) => {
+    const crossed = inwards.slice(0, index).filter(({ at }) => Math.abs(at - label.at) < label.long);
+    label.row = crossed.length ? 1 + Math.max(...crossed.map(({ row }) => row)) : 0;
+  });
+  return { labels, rightwards, rows: labels.length ? 1 + Math.max(...labels.map(({ row }) => row)) : 0 };
+}
+
+function drawnLabels({ labels, rightwards }) {
+  const top = HEIGHT.above + HEIGHT.bar;
+  return labels.map(({ name, said, at, row }) => {
+    const y = top + 4 + (row + 1) * HEIGHT.label;
+    const text = { x: rightwards ? at + 5 : at - 5, y: y - 2, "text-anchor": rightwards ? "start" : "end" };
+    return svg("g", { class: "bar-label" }, svg("path", { d: `M${at} ${top}V${y - 6}` }),
+      svg("text", text, `${name} `, svg("tspan", { class: "size" }, said)));
   });
 }
 
@@ -57,34 +93,26 @@ function ghost(rank, x) {
     : svg("rect", { class: "ghost", x: from, y: HEIGHT.above + 0.5, width: to - from, height: HEIGHT.bar - 1 });
 }
 
-/** The levels an engine has: one with an allocator of its own knows the device's only. */
-function levelsOf(rank) {
-  return LEVELS.filter((level) => rank.peak[`${level}_bytes`]);
-}
-
-function levelLines(rank, x) {
-  return levelsOf(rank).map((level, index) => svg("rect", {
-    class: `level level-${level}`, x: 0, y: HEIGHT.row + index * HEIGHT.level + 5, height: 5,
-    width: x(rank.peak[`${level}_bytes`]),
-  }));
-}
-
 /** Categories of a rank in the order of all ranks, so that bars can be compared. */
 function inOrder(rank, order) {
   const sums = new Map(byCategory(rank.ledger));
   return order.filter((category) => sums.has(category)).map((category) => [category, sums.get(category)]);
 }
 
-function row(rank, { capacity, largest, order, width, named, whole }) {
+function row(rank, { capacity, largest, order, width, named, t, whole }) {
   const x = linear(largest, width);
-  const height = HEIGHT.row + (whole ? levelsOf(rank).length * HEIGHT.level : 0);
-  const beyond = { class: "beyond", x: x(capacity), y: 0, width: width - x(capacity), height };
-  return svg("svg", { width, height, class: "bar", "aria-hidden": "true" },
+  const segments = segmentsOf(inOrder(rank, order), x);
+  const labels = whole ? labelled(segments, width, { size: sizes(segments.map(({ size }) => size)), named }) : null;
+  const bottom = HEIGHT.row + (whole ? labels.rows * HEIGHT.label : 0);
+  const [low, high] = rank.peak.interval_bytes;
+  const beyond = { class: "beyond", x: x(capacity), y: 0, width: width - x(capacity), height: bottom };
+  return svg("svg", { width, height: bottom, class: "bar", "aria-hidden": "true" },
     svg("rect", { class: "room", x: 0, y: HEIGHT.above, width: x(capacity), height: HEIGHT.bar }),
     largest > capacity ? svg("rect", beyond) : null,
-    segments(inOrder(rank, order), x, named), ghost(rank, x), whisker(rank.peak.interval_bytes, x),
-    whole ? levelLines(rank, x) : null,
-    svg("line", { class: "capacity", x1: x(capacity), x2: x(capacity), y1: 0, y2: height }));
+    drawnSegments(segments, named), ghost(rank, x), whisker([low, high], x),
+    whole ? svg("text", { class: "soft-text", x: x(low) - 6, y: 10, "text-anchor": "end" }, t("interval")) : null,
+    whole ? drawnLabels(labels) : null,
+    svg("line", { class: "capacity", x1: x(capacity), x2: x(capacity), y1: 0, y2: bottom }));
 }
 
 function axis({ capacity, largest, width, t }) {
@@ -116,13 +144,10 @@ function described(rank, named) {
 function roleRow(rank, index, { chosen, total, capacity, largest, order, named, t, choose }) {
   const over = Math.max(...Object.values(rank.phases).map((phase) => phase.device_bytes)) > capacity;
   const pressed = index === chosen;
-  const level = (name) => [h("span", { class: "level-name" }, t(name)),
-    h("span", { class: "level-size number" }, bytes(rank.peak[`${name}_bytes`]))];
   const name = h("span", { class: "role-name" }, h("b", {}, roleName(rank.role, t)),
     h("span", {}, t("of_gpus", { count: rank.count, total })),
-    h("span", { class: over ? "number bad" : "number" }, bytes(rank.peak.device_bytes, 1)),
-    pressed ? levelsOf(rank).map(level) : null);
-  const scale = { capacity, largest, order, named, whole: pressed };
+    h("span", { class: over ? "number bad" : "number" }, bytes(rank.peak.device_bytes)));
+  const scale = { capacity, largest, order, named, t, whole: pressed };
   const bar = drawn({ class: "role-bar" }, (width) => row(rank, { ...scale, width }));
   const said = [name, bar, h("span", { class: "unseen" }, described(rank, named))];
   if (total === rank.count) return h("div", { class: "role" }, said); // the only one: nothing to choose
@@ -130,17 +155,8 @@ function roleRow(rank, index, { chosen, total, capacity, largest, order, named, 
     { class: "role", "aria-pressed": String(pressed), "data-key": `role-${index}` });
 }
 
-function legend(order, { t, named }) {
-  const sign = (name, drawing) =>
-    h("li", { class: "soft" }, svg("svg", { width: 22, height: 14, "aria-hidden": "true" }, drawing), t(name));
-  return h("ul", { class: "legend" },
-    order.map((category) => h("li", {}, swatch(category), named("category", category))),
-    sign("interval", svg("path", { class: "whisker", d: "M2 3V11M2 7H20M20 3V11" })),
-    sign("usable", svg("line", { class: "capacity", x1: 11, x2: 11, y1: 0, y2: 14 })));
-}
-
 /**
- * Bars of all roles; the chosen one's legend stands below.
+ * Bars of all roles; the chosen one says what its segments are.
  *
  * @param {{ranks: object[], capacity: number, chosen: number, all: boolean}} shown  `all`: also roles beyond eight
  * @param {{t, named, choose: (index: number) => void, showAll: () => void}} app
@@ -157,6 +173,5 @@ export function memoryBars({ ranks, capacity, chosen, all }, { t, named, choose,
     h("div", { class: "role axis-row" }, h("span", { class: "role-name" }),
       drawn({ class: "role-bar" }, (width) => axis({ capacity, largest, width, t }))),
     shown.length < ranks.length
-      ? button(t("all_roles", { count: ranks.length }), showAll, { class: "link", "data-key": "all-roles" }) : null,
-    legend(order, { t, named }));
+      ? button(t("all_roles", { count: ranks.length }), showAll, { class: "link", "data-key": "all-roles" }) : null);
 }

@@ -68,10 +68,10 @@ function stack(frames, t) {
 
 function holdersTable(title, heading, groups, { total, name, t }) {
   if (!groups.length) return null;
-  const columns = [{ name: heading }, { name: t("memory"), number: true }, { name: t("share"), number: true },
+  const columns = [{ name: heading }, { name: t("memory"), bytes: true }, { name: t("share"), number: true },
     { name: t("blocks"), number: true }];
   return h("div", {}, h("h3", {}, title), table({ caption: title, columns, rows: groups.map((one) =>
-    [name(one), bytes(one.bytes), partOf(one.bytes / total), one.blocks ? count(one.blocks) : t("blocks.none")]) }));
+    [name(one), one.bytes, partOf(one.bytes / total), one.blocks ? count(one.blocks) : t("blocks.none")]) }));
 }
 
 /** What was live at the peak: by kind, line, module and stack, and the largest blocks. */
@@ -79,7 +79,7 @@ function livePart({ peak }, app) {
   const { t } = app;
   const total = peak.categories.reduce((sum, { bytes: size }) => sum + size, 0);
   const places = ({ name }) => h("code", {}, name || t("unnamed"));
-  const blocks = peak.blocks.map((block) => [bytes(block.size_bytes), categoryName(block.category, app),
+  const blocks = peak.blocks.map((block) => [block.size_bytes, categoryName(block.category, app),
     stack(block.frames, t)]);
   return part(t("live", { size: bytes(total), event: count(peak.event ?? 0) }), liveBar(peak.categories, total, app),
     h("div", { class: "pair-live" },
@@ -92,7 +92,7 @@ function livePart({ peak }, app) {
     h("details", {}, h("summary", {}, h("h3", {}, t("live.blocks",
       { shown: peak.blocks.length, count: count(peak.num_blocks) }))),
       table({ caption: t("live.blocks", { shown: peak.blocks.length, count: count(peak.num_blocks) }),
-        columns: [{ name: t("size") }, { name: t("live.kind") }, { name: t("stack") }], rows: blocks })));
+        columns: [{ name: t("size"), bytes: true }, { name: t("live.kind") }, { name: t("stack") }], rows: blocks })));
 }
 
 const known = (size, t) => (size === undefined ? t("live.unknown") : bytes(size));
@@ -107,12 +107,12 @@ function failuresPart(failures, { t }) {
 
 function variantsPart(variants, { t }) {
   if (!variants || variants.length < 2) return null;
-  const columns = [{ name: t("setting") }, { name: t("peak.reserved"), number: true },
-    { name: t("peak.allocated"), number: true }, { name: t("outcome") }];
+  const columns = [{ name: t("setting") }, { name: t("peak.reserved"), bytes: true },
+    { name: t("peak.allocated"), bytes: true }, { name: t("outcome") }];
   const outcome = (one) => h("span", { class: `badge ${one.num_ooms || one.out_of_memory ? "bad" : "good"}` },
     t(one.num_ooms || one.out_of_memory ? "variant.fails" : "variant.runs"));
   return part(t("variants"), table({ caption: t("variants"), columns, rows: variants.map((one) =>
-    [h("code", {}, one.conf || t("variant.own")), bytes(one.peak_reserved_bytes), bytes(one.peak_allocated_bytes),
+    [h("code", {}, one.conf || t("variant.own")), one.peak_reserved_bytes, one.peak_allocated_bytes,
       outcome(one)]) }));
 }
 
@@ -121,11 +121,11 @@ function leaksPart(leaks, app) {
   if (!leaks) return null;
   if (!leaks.can_be_told) return part(t("leaks"), h("p", {}, t("leaks.untold")));
   if (!leaks.leaks.length) return part(t("leaks"), h("p", {}, t("leaks.none", { steps: leaks.steps })));
-  const columns = [{ name: t("leak.grows"), number: true }, { name: t("leak.live"), number: true },
+  const columns = [{ name: t("leak.grows"), bytes: true }, { name: t("leak.live"), bytes: true },
     { name: t("live.kind") }, { name: t("stack") }];
   return part(t("leaks"), h("p", {}, t("leaks.found", { size: bytes(leaks.bytes_per_step), steps: leaks.steps })),
     table({ caption: t("leaks"), columns, rows: leaks.leaks.map((one) =>
-      [bytes(one.bytes_per_step), bytes(one.live_bytes), categoryName(one.category, app), stack(one.frames, t)]) }));
+      [one.bytes_per_step, one.live_bytes, categoryName(one.category, app), stack(one.frames, t)]) }));
 }
 
 /** Everything of one device. */

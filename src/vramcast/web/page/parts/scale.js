@@ -23,7 +23,7 @@ export function ticks(largest, wanted, unit = 1) {
   return ticksBetween(0, largest, wanted, unit);
 }
 
-/** Category -> how its fill is marked, so that no colour has to be told from another. */
+/** Category -> how its fill is marked where more contrast is wished, so that no colour has to be told from another. */
 const MARKS = {
   "weights": "plain",
   "gradients": "dots",
@@ -84,7 +84,7 @@ export function markFill(category) {
 export function filledRect(category, { x, y, width, height }) {
   const fill = markFill(category);
   const box = { x, y, width: Math.max(width, 0), height };
-  return [svg("rect", { ...box, class: categoryClass(category) }), fill ? svg("rect", { ...box, fill }) : null];
+  return [svg("rect", { ...box, class: categoryClass(category) }), fill ? svg("rect", { ...box, fill, class: "mark" }) : null];
 }
 
 /** The small square of a legend. */

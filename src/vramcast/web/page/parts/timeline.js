@@ -41,7 +41,7 @@ function moment(blocks, event, app) {
   const { t } = app;
   const { kinds, largest } = blocks.at(event);
   const total = kinds.reduce((sum, { size }) => sum + size, 0);
-  const columns = [{ name: t("live.kind") }, { name: t("memory"), number: true }, { name: t("share"), number: true },
+  const columns = [{ name: t("live.kind") }, { name: t("memory"), bytes: true }, { name: t("share"), number: true },
     { name: t("blocks"), number: true }];
   const caption = t("live.moment", { size: bytes(total), event: count(event) });
   const stack = (block) => {
@@ -50,11 +50,11 @@ function moment(blocks, event, app) {
       h("ol", {}, frames.slice(1).map((frame) => h("li", {}, h("code", {}, frame))))) : t("stack.none");
   };
   return [h("h3", {}, caption), table({ caption, columns, rows: kinds.map(({ name, size, number }) =>
-    [[swatch(name), categoryName(name, app)], bytes(size), partOf(total && size / total),
+    [[swatch(name), categoryName(name, app)], size, partOf(total && size / total),
       number ? count(number) : t("blocks.none")]) }),
   largest.length === 0 ? null : table({ caption: t("live.largest"),
-    columns: [{ name: t("size") }, { name: t("live.kind") }, { name: t("stack") }],
-    rows: largest.map((block) => [bytes(blocks.sizes[block]),
+    columns: [{ name: t("size"), bytes: true }, { name: t("live.kind") }, { name: t("stack") }],
+    rows: largest.map((block) => [blocks.sizes[block],
       categoryName(blocks.names[blocks.kinds[block]], app), stack(block)]) })];
 }
 

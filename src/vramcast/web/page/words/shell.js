@@ -27,5 +27,10 @@ export const SHELL_WORDS = {
     en: "Starting Python in this browser; the first answer takes some seconds",
     zh: "正在浏览器中启动 Python，首次回答需要几秒",
   },
+  "python.arrives": {
+    en: "Python for answers of your own: {fetched} of {whole}", zh: "正在加载用于计算的 Python：{fetched}，共 {whole}",
+  },
+  "python.starts": { en: "Python starts", zh: "Python 正在启动" },
+  "python.failed": { en: "Python could not start in this browser: {message}", zh: "Python 无法在此浏览器中启动：{message}" },
   "loading": { en: "Loading", zh: "加载中" },
 };
