@@ -2,8 +2,11 @@
 
 import json
 import zipfile
+from functools import partial
 from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -11,10 +14,13 @@ from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report import replay_page
 from vramcast.web import static_site
 from vramcast.web.exchange import content_policy
-from vramcast.web.static_site import RUNTIME, build, runtime_in
+from vramcast.web.prepared import QUESTIONS, prepared
+from vramcast.web.static_site import RUNTIME, Site, build, runtime_in
 
 WHEEL = "msgspec-0.22.0-cp314-cp314-pyemscripten_2026_0_wasm32.whl"
 LOCK = {"info": {"abi_version": "2026_0", "arch": "wasm32", "python": "3.14.2"}}
+NUMPY = b"a wheel of NumPy"
+NUMPY_NAME = WHEEL.replace("msgspec-0.22.0", "numpy-2.4.6")
 
 
 @pytest.fixture
@@ -24,7 +30,18 @@ def pyodide(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in RUNTIME:
         (folder / name).write_text(json.dumps(LOCK) if name.endswith(".json") else name, encoding="utf-8")
+    (folder / "package.json").write_text('{"version": "314.0.7"}', encoding="utf-8")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks the host of Pyodide's releases."""
+    monkeypatch.setattr(static_site, "RELEASES", "http://127.0.0.1:9")
+
+
+def core_of(site: Site) -> Path:
+    return next(site.directory.glob("core-*.zip"))
 
 
 def wheel(folder: Path, name: str = WHEEL, inside: str = "msgspec/__init__.py") -> Path:
@@ -36,11 +53,11 @@ def wheel(folder: Path, name: str = WHEEL, inside: str = "msgspec/__init__.py") 
 def test_the_site_holds_the_page_python_and_the_core(tmp_path: Path, pyodide: Path) -> None:
     site = build(tmp_path / "site", pyodide=pyodide, wheels=[wheel(tmp_path)])
     there = {path.relative_to(site.directory).as_posix() for path in site.directory.rglob("*") if path.is_file()}
-    assert {"index.html", "pyodide.js", "pyodide_worker.js", "core.zip"} <= there
-    assert {f"pyodide/{name}" for name in RUNTIME} <= there
-    core = set(zipfile.ZipFile(site.directory / "core.zip").namelist())
+    assert {"index.html", "pyodide.js", "pyodide_worker.js", "service_worker.js"} <= there
+    assert {f"pyodide-314.0.7/{name}" for name in RUNTIME} <= there
+    core = set(zipfile.ZipFile(core_of(site)).namelist())
     assert {"vramcast/web/service.py", "vramcast/py.typed", "yaml/__init__.py", "msgspec/__init__.py"} <= core
-    assert {f"vramcast/{name}" for name in replay_page.PARTS} <= core  # reports of recordings draw as the page does
+    assert {f"vramcast/{name}" for name in (*replay_page.PARTS, QUESTIONS)} <= core  # what it shares with the page
     assert not [name for name in core if "/tracing/" in name or name.endswith((".pyc", ".so", "web/server.py"))]
     index = (site.directory / "index.html").read_text(encoding="utf-8")
     assert '<meta name="vramcast-backend" content="pyodide">' in index
@@ -54,14 +71,44 @@ def test_equal_inputs_make_equal_sites_and_numpy_one_that_searches(tmp_path: Pat
     archives = []
     for name in ("one", "two"):
         site = build(tmp_path / name, pyodide=pyodide, wheels=[wheel(tmp_path)])
-        archives.append(sha256((site.directory / "core.zip").read_bytes()).hexdigest())
+        archives.append(core_of(site).name)
         written.parent.mkdir(exist_ok=True)
         written.touch()
     written.unlink()
     assert archives[0] == archives[1]
     numpy = wheel(tmp_path, WHEEL.replace("msgspec-0.22.0", "numpy-2.4.6"), "numpy/__init__.py")
     searching = build(tmp_path / "searching", pyodide=pyodide, wheels=[wheel(tmp_path), numpy])
-    assert searching.searches and not build(tmp_path / "plain", pyodide=pyodide, wheels=[wheel(tmp_path)]).searches
+    plain = build(tmp_path / "plain", pyodide=pyodide, wheels=[wheel(tmp_path)])
+    assert not searching.lacks and "lists no NumPy" in plain.lacks
+
+
+@pytest.mark.parametrize(("sent", "lacks"), [(NUMPY, ""), (b"another file", "is not the file that the release lists")])
+def test_numpy_comes_from_the_release_and_is_held_against_its_list(
+    tmp_path: Path, pyodide: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes, lacks: str
+) -> None:
+    listed = LOCK | {"packages": {"numpy": {"file_name": NUMPY_NAME, "sha256": sha256(NUMPY).hexdigest()}}}
+    (pyodide / "pyodide-lock.json").write_text(json.dumps(listed), encoding="utf-8")
+    release = tmp_path / "releases" / "v314.0.7" / "full"
+    release.mkdir(parents=True)
+    (release / NUMPY_NAME).write_bytes(sent)
+    host = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(release.parents[1])))
+    Thread(target=host.serve_forever, daemon=True).start()
+    monkeypatch.setattr(static_site, "RELEASES", f"http://127.0.0.1:{host.server_address[1]}")
+    monkeypatch.setattr(static_site, "_write_core", lambda archive, wheels: archive.write_bytes(
+        b"".join(one.read_bytes() for one in wheels)))
+    site = build(tmp_path / "site", pyodide=pyodide, wheels=[wheel(tmp_path)])
+    host.shutdown()
+    assert (lacks in site.lacks) and bool(site.lacks) == bool(lacks)
+    assert (sent in core_of(site).read_bytes()) == (not lacks)
+
+
+def test_what_pages_begin_with_is_answered_without_python() -> None:
+    known, beside = prepared()
+    first = next(reply for asked, reply in known.items() if asked.startswith("POST /api/train ["))
+    assert first["verdict"] == "fits"
+    assert {"GET /api/version", "GET /api/version?lang=zh", "GET /api/words?lang=en", "GET /api/gpus"} <= known.keys()
+    assert sum(asked.startswith("POST") for asked in known) >= 2 * 6
+    assert all(reply in beside for reply in known.values() if isinstance(reply, str))
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path, pyodide: Path) -> None:

@@ -89,6 +89,6 @@ def _built(directory: Path, pyodide: Path | None, wheels: tuple[Path, ...]) -> i
     site = build(directory, pyodide=pyodide, wheels=wheels)
     click.echo(f"{site.directory}: {format_bytes(site.num_bytes)}, everything it loads; any static host can carry it")
     if site.lacks:
-        click.echo(f"  plan train is not in it, for it needs NumPy: {site.lacks}; or give --wheel numpy-...whl of that release")
+        click.echo(f"  plan train is not in it, which needs NumPy: {site.lacks}; --wheel numpy-...whl of that release adds it")
     click.echo(f"  to look at it: python -m http.server --bind 127.0.0.1 --directory {site.directory}")
     return 0

@@ -22,7 +22,7 @@ from vramcast.domain.trace_job import TraceAnswer
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.recordings.lives import CATEGORIES
-from vramcast.report.looks import LOOKS
+from vramcast.report.looks import COLOURS, HUES, LOOKS
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.sentences import TONES, word_of
 from vramcast.report.shown import ShownTrace
@@ -224,11 +224,14 @@ def test_the_legend_tells_bars_apart() -> None:
 
 
 def test_the_page_has_the_colours_of_reports() -> None:
+    colours = (files("vramcast") / COLOURS).read_text(encoding="utf-8")
+    hues = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", colours))
+    assert hues == HUES
     rules = (files("vramcast") / "web/page/answer.css").read_text(encoding="utf-8")
-    found = {name.replace("-", " "): colour for name, colour in
-             re.findall(r"\.cat-([a-z-]+) \{ fill: (#[0-9a-f]{6})", rules) if name != "other"}
+    found = {name.replace("-", " "): hue for name, hue in
+             re.findall(r"\.cat-([a-z-]+) \{ fill: var\(--([a-z-]+)\)", rules) if name != "other"}
     assert found.keys() >= {*CATEGORIES, "slack"}  # kinds of a recording are told from one another
-    assert found == {name: LOOKS[name].colour for name in found}
+    assert found == {name: LOOKS[name].hue for name in found}
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:

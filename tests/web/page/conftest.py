@@ -106,6 +106,20 @@ def needed(document: dict[str, Any]) -> str:
     return f"{document['needed_bytes'] / 2**30:.1f} GiB"
 
 
+def sizes(largest: int) -> Callable[[int], str]:
+    """How sizes that stand together are shown: in the unit of the largest, with one decimal."""
+    unit, factor = next(
+        ((unit, 1 << 10 * power) for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")) if largest >= 1 << 10 * power),
+        ("B", 1),
+    )
+
+    def shown(size: int) -> str:
+        written = f"{size / factor:.1f}" if factor > 1 else str(size)
+        return f"{'< 0.1' if size and written == '0.0' else written} {unit}"
+
+    return shown
+
+
 def wait_for_needed(page: Any, text: str) -> None:
     """Until the verdict shows that memory."""
     page.wait_for_function("text => document.querySelector('.needed b')?.textContent === text", arg=text)

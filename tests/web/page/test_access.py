@@ -244,7 +244,7 @@ def test_a_screen_reader_hears_what_was_found_once_it_has_settled(opened: Opened
     page.get_by_role("link", name="Replay").click()
     page.wait_for_selector(".drop")
     played(page)
-    assert page.locator("#said").inner_text().startswith("Peak 1018.00 MiB")
+    assert page.locator("#said").inner_text().startswith("Peak 1018.0 MiB")
 
 
 def test_a_file_and_a_row_are_reached_by_keyboard_alone(opened: Opened) -> None:

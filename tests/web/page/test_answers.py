@@ -1,6 +1,7 @@
 """Answers on the page are those of the library; changes, roles and entries do what they say."""
 
 import json
+import re
 from collections import defaultdict
 from typing import Any
 
@@ -11,9 +12,8 @@ from vramcast.domain.verdict import Fit
 from vramcast.report.messages import Words
 from vramcast.report.sentences import TONES, word_of
 from vramcast.report.text import trust
-from vramcast.units import format_bytes
 
-from .conftest import Opened, asked, comes_to, downloaded, go, needed, view, wait_for_needed
+from .conftest import Opened, asked, comes_to, downloaded, go, needed, sizes, view, wait_for_needed
 
 TRAIN = {
     "fits": {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "seq-len": "8k"},
@@ -63,14 +63,14 @@ def test_the_page_shows_the_answers_of_the_library(opened: Opened, command: str)
         assert page.locator(".needed b").inner_text() == needed(expected)
         assert page.locator(".verdict h2 .word").text_content() == expected["verdict"]
         device = expected["ranks"][0]["peak"]["device_bytes"]
-        assert page.locator(".line.total .number").inner_text() == format_bytes(device)
+        assert page.locator(".line.total .number").inner_text() == sizes(device)(device)
         assert page.locator(".roles .role").count() == len(expected["ranks"])
         sums: dict[str, int] = defaultdict(int)
         for entry in expected["ranks"][0]["ledger"]:
             sums[entry["path"].partition("/")[0]] += entry["bytes"]
         lines = page.locator(".ledger .line-1 .number").all_inner_texts()
-        sizes = [format_bytes(size) for size in sums.values() if size]
-        assert sorted(line for line in lines if "%" not in line) == sorted(sizes)
+        written = [sizes(device)(size) for size in sums.values() if size]
+        assert sorted(line for line in lines if "%" not in line) == sorted(written)
         for text in (*expected["assumptions"], *expected["warnings"]):
             assert page.locator(".texts li").get_by_text(text, exact=True).count() >= 1
         badges = [(one.text_content(), one.get_attribute("class")) for one in page.locator(".part table .badge").all()]
@@ -132,7 +132,8 @@ def test_bars_of_all_roles_end_where_they_do_in_one_order_and_each_shows_its_led
           end: Math.max(...[...bar.querySelectorAll('.cat')].map((rect) =>
             +rect.getAttribute('x') + +rect.getAttribute('width'))) }))"""
     )
-    order = [kind.get_attribute("class") for kind in page.locator(".legend .cat").all()]
+    longest = sorted((bar["kinds"] for bar in drawn), key=len, reverse=True)
+    order = list(dict.fromkeys(kind for kinds in longest for kind in kinds))
     assert len(drawn) > 2
     for rank, bar in zip(expected["ranks"], drawn, strict=True):
         share = rank["peak"]["device_bytes"] / expected["capacity_bytes"]
@@ -142,7 +143,9 @@ def test_bars_of_all_roles_end_where_they_do_in_one_order_and_each_shows_its_led
     third.click()
     assert third.get_attribute("aria-pressed") == "true"
     device = expected["ranks"][2]["peak"]["device_bytes"]
-    assert page.locator(".line.total .number").inner_text() == format_bytes(device)
+    assert page.locator(".line.total .number").inner_text() == sizes(device)(device)
+    labels = page.locator(".bar-label").all_text_contents()
+    assert labels and all(re.fullmatch(r"[\w, -]+ (< )?\d+\.\d GiB", label) for label in labels)
 
 
 @pytest.mark.parametrize(("command", "name"), [("train", "does not fit"), ("serve", "too many")])
