@@ -39,10 +39,13 @@ HUBS = ("huggingface", "modelscope")
     "--wheel", "wheels", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
     help="with --build: a package more for the browser; NumPy lets it search training plans (repeatable)",
 )
+@click.option(
+    "--address", metavar="URL", help="with --build: where the site will stand, for the picture in previews of links",
+)
 def command(
     host: str, port: int, hubs: tuple[str, ...], opens: bool | None, processes: int | None, tls_cert: Path | None,
     tls_key: Path | None, directory: Path | None,
-    pyodide: Path | None, wheels: tuple[Path, ...],
+    pyodide: Path | None, wheels: tuple[Path, ...], address: str | None,
 ) -> int:
     """The page and its JSON API, on this machine alone unless --host says otherwise. Ctrl-C ends it.
 
@@ -55,9 +58,9 @@ def command(
     vramcast web --build site
     """
     if directory is not None:
-        return _built(directory, pyodide, wheels)
-    if pyodide is not None or wheels:
-        raise InvalidSpec("--pyodide and --wheel say what a static site is made of; give --build DIR")
+        return _built(directory, pyodide, wheels, address)
+    if pyodide is not None or wheels or address is not None:
+        raise InvalidSpec("--pyodide, --wheel and --address are of a static site; give --build DIR")
     try:
         from vramcast.web.exchange import Sources
         from vramcast.web.server import Served, is_loopback, listening, run
@@ -71,24 +74,24 @@ def command(
     port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     by = "http" if tls_cert is None else "https"
-    address = f"{by}://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else shown}:{port}/"
-    click.echo(f"vramcast web: {address} (Ctrl-C ends it)")
+    here = f"{by}://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else shown}:{port}/"
+    click.echo(f"vramcast web: {here} (Ctrl-C ends it)")
     if not is_loopback(host) and tls_cert is None:
         click.echo("everybody who reaches this machine can ask; put a proxy with TLS before it", err=True)
     if opens if opens is not None else sys.stdout.isatty():
-        threading.Timer(0.5, webbrowser.open, (address,)).start()
+        threading.Timer(0.5, webbrowser.open, (here,)).start()
     served = Served(host, port, Sources(frozenset(hubs)), processes or 0, tls_cert, tls_key)
     run(served, listener)
     return 0
 
 
-def _built(directory: Path, pyodide: Path | None, wheels: tuple[Path, ...]) -> int:
+def _built(directory: Path, pyodide: Path | None, wheels: tuple[Path, ...], address: str | None) -> int:
     """Write the static site, and say what it can do and how to look at it."""
     from vramcast.web.static_site import build
 
-    site = build(directory, pyodide=pyodide, wheels=wheels)
+    site = build(directory, pyodide=pyodide, wheels=wheels, address=address)
     click.echo(f"{site.directory}: {format_bytes(site.num_bytes)}, everything it loads; any static host can carry it")
     if site.lacks:
-        click.echo(f"  plan train is not in it, which needs NumPy: {site.lacks}; --wheel numpy-...whl of that release adds it")
+        click.echo(f"  plan train is not in it, for want of NumPy: {site.lacks}; --wheel numpy-...whl adds it")
     click.echo(f"  to look at it: python -m http.server --bind 127.0.0.1 --directory {site.directory}")
     return 0

@@ -49,6 +49,7 @@ APART: Final = (
 """Parts of vramcast that no page asks: they need torch, sockets, a GPU or a terminal."""
 
 VERSION: Final = re.compile(r"[\w.-]{1,40}", re.ASCII)
+ADDRESS: Final = re.compile(r"https?://[\w.-]+(?::\d+)?(?:/[\w./~-]*)?", re.ASCII)
 DOWNLOAD_SECONDS: Final = 300
 WHEN: Final = (2020, 1, 1, 0, 0, 0)  # of every file in the archive: equal inputs make equal sites
 
@@ -70,16 +71,21 @@ class Runtime(NamedTuple):
     platform: str  # "pyemscripten_2026_0_wasm32"
 
 
-def build(directory: Path, *, pyodide: Path | None = None, wheels: Sequence[Path] = ()) -> Site:
+def build(
+    directory: Path, *, pyodide: Path | None = None, wheels: Sequence[Path] = (), address: str | None = None
+) -> Site:
     """Write the site.
 
     Args:
         directory: of the site; made where it is missing, never one that holds anything else
         pyodide: a folder with the npm package `pyodide`; None: npm fetches it
         wheels: more packages for the browser; one of msgspec in place of what pip fetches, NumPy for searches
+        address: where the site will stand; what shows previews of links asks there for the picture
 
     Raises: InvalidSpec, SourceError of one sentence
     """
+    if address is not None and ADDRESS.fullmatch(address) is None:
+        raise InvalidSpec("{!r} is no address; it reads https://HOST/PATH", address[:80])
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InvalidSpec("{} is not an empty folder; name one that is empty or does not exist", directory)
     with tempfile.TemporaryDirectory(prefix="vramcast-web-") as scratch:
@@ -95,7 +101,7 @@ def build(directory: Path, *, pyodide: Path | None = None, wheels: Sequence[Path
                 packages.append(_fetched_numpy(runtime, Path(scratch)))
             except SourceError as error:
                 lacks = str(error)
-        _write_page(made, _write_python(made, runtime, packages))
+        _write_page(made, _write_python(made, runtime, packages), address)
         _put(made, directory)
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     return Site(directory, size, lacks)
@@ -170,7 +176,7 @@ def package_of(wheel: Path, runtime: Runtime) -> str:
     return parts[0].lower()
 
 
-def _write_page(directory: Path, python: str) -> None:
+def _write_page(directory: Path, python: str, address: str | None) -> None:
     """The page, told to ask its worker, with what it begins with, and kept from loading what is not of its site."""
     package, folder = FONT
     if find_spec(package) is not None:
@@ -191,6 +197,8 @@ def _write_page(directory: Path, python: str) -> None:
         asks.replace("fetch", "pyodide"), f'<meta name="vramcast-python" content="{python}">', policy,
         f'<script type="application/json" id="prepared">{inside}</script>',
     )))
+    if address is not None:
+        text = text.replace('content="preview.png"', f'content="{address.rstrip("/")}/preview.png"')
     index.write_text(text, encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ const LAST = ["allocator", "communication", "workspaces"]; // what lies outside 
 const SHOWN_ROLES = 8;
 const LETTER = 6.6; // pixels, at the size of a label
 const WIDE = /[\u2e80-\uffee]/g; // letters twice as wide
+const TURNED = 4; // pixels from the edge of a segment to the line of a name that turns round
 const NARROWEST = 2; // pixels of a segment that gets a label; the ledger has the others
 
 /** Category -> bytes of a rank's ledger, in the order they are stacked. */
@@ -51,29 +52,37 @@ function drawnSegments(segments, named) {
 /**
  * Names under a bar, each at the end of a line from its segment, in rows so that no line crosses a name.
  *
- * Names stand to the right of their lines where the last one finds room there, else to the left. Going from that side
- * inwards, a name is a row below all whose lines it would cross.
+ * Names stand to the right of their lines where all find room there, else to the left. Going from that side inwards, a
+ * name is a row below all whose lines it would cross; one without room turns round, at the edge of its segment.
  */
 function labelled(segments, width, { size, named }) {
   const labels = segments.filter(({ from, to }) => to - from >= NARROWEST).map((one) => {
     const name = named("category", one.category);
     const said = size(one.size);
     const letters = `${name} ${said}`.length + (name.match(WIDE)?.length ?? 0);
-    return { name, said, at: (one.from + one.to) / 2, long: letters * LETTER + 14 };
+    return { name, said, from: one.from, at: (one.from + one.to) / 2, long: letters * LETTER + 14 };
   });
-  const last = labels.at(-1);
-  const rightwards = last !== undefined && last.at + last.long <= width;
-  const inwards = rightwards ? [...labels].reverse() : labels;
-  inwards.forEach((label, index) => {
-    const crossed = inwards.slice(0, index).filter(({ at }) => Math.abs(at - label.at) < label.long);
+  const rightwards = labels.every(({ at, long }) => at + long <= width);
+  const turned = rightwards ? [] : labels.filter(({ at, long }) => at < long);
+  const straight = labels.filter((label) => !turned.includes(label));
+  for (const label of labels) label.rightwards = rightwards || turned.includes(label);
+  for (const label of turned) label.at = label.from + TURNED;
+  const overlap = (one, other) => {
+    const [left, right] = one.at < other.at ? [one, other] : [other, one];
+    return right.at - left.at < (left.rightwards ? left.long : 0) + (right.rightwards ? 0 : right.long);
+  };
+  const placed = [];
+  for (const label of [...(rightwards ? straight.reverse() : straight), ...turned.reverse()]) {
+    const crossed = placed.filter((other) => overlap(label, other));
     label.row = crossed.length ? 1 + Math.max(...crossed.map(({ row }) => row)) : 0;
-  });
-  return { labels, rightwards, rows: labels.length ? 1 + Math.max(...labels.map(({ row }) => row)) : 0 };
+    placed.push(label);
+  }
+  return { labels, rows: labels.length ? 1 + Math.max(...labels.map(({ row }) => row)) : 0 };
 }
 
-function drawnLabels({ labels, rightwards }) {
+function drawnLabels({ labels }) {
   const top = HEIGHT.above + HEIGHT.bar;
-  return labels.map(({ name, said, at, row }) => {
+  return labels.map(({ name, said, at, row, rightwards }) => {
     const y = top + 4 + (row + 1) * HEIGHT.label;
     const text = { x: rightwards ? at + 5 : at - 5, y: y - 2, "text-anchor": rightwards ? "start" : "end" };
     return svg("g", { class: "bar-label" }, svg("path", { d: `M${at} ${top}V${y - 6}` }),
