@@ -50,6 +50,19 @@ def test_a_question_over_its_time_is_ended_and_the_next_one_answered(is_slow: bo
     with_workers(Limit(8, 2 * GIB, is_slow), test)  # a busy machine starts a process in seconds
 
 
+def test_a_search_tells_how_many_plans_it_looked_at_from_nought() -> None:
+    async def test(workers: Workers) -> None:
+        workers._counts[0] = 1 << 60  # of the question before
+        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        asked = asyncio.ensure_future(
+            workers.answer(ENDLESS, never, lambda number: None if first.done() else first.set_result(number))
+        )
+        assert 0 < await first < 1 << 60
+        asked.cancel()
+
+    with_workers(Limit(120, 2 * GIB, is_slow=True), test)
+
+
 def test_a_question_whose_process_dies_is_told_so() -> None:
     async def test(workers: Workers) -> None:
         asked = asyncio.ensure_future(workers.answer(ENDLESS, never))

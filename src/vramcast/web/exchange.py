@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,6 +32,10 @@ class Sources(NamedTuple):
 CATALOGUE_ONLY: Final = Sources()
 
 
+Looked = Callable[[int], None]
+"""Told how many plans a search has looked at."""
+
+
 class Asked(NamedTuple):
     """One request, checked as far as its route says what it takes."""
 
@@ -39,6 +43,7 @@ class Asked(NamedTuple):
     content_type: str
     body: bytes
     sources: Sources = CATALOGUE_ONLY
+    looked: Looked | None = None
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +29,7 @@ from vramcast.web.exchange import (
     CATALOGUE_ONLY,
     HEAD_SECONDS,
     HTML,
+    JSON,
     LARGEST_HEAD,
     Refused,
     Reply,
@@ -172,20 +174,52 @@ def application(served: Served) -> ASGIApp:
     return Guard(Starlette(routes=routes, lifespan=lifespan), served.host)
 
 
+LINES: Final = "application/x-ndjson"
+"""What a client accepts that wants to know meanwhile how far a search is: a line for each number of plans looked at,
+and a last one with the status and the document."""
+
+
 async def api(request: Request) -> Response:
     """One question of the API."""
     try:
-        reply = await _answered(request)
-    except Refused as refused:
-        reply = error_reply(refused.status, refused.name, str(refused), refused.headers, query=_query(request))
+        with request.app.state.bodies.share() as take:
+            workers, question = await _asked(request, take)
+            if LINES not in request.headers.get("accept", ""):
+                reply = await workers.answer(question, partial(_gone, request))
+            else:  # what follows is read by the response itself, which ends this where the client leaves
+                return StreamingResponse(_lines(workers, question), media_type=LINES)
     except ClientDisconnect:
         return Response(status_code=400)  # read by nobody
-    except Exception:
-        reply = internal_error(f"{request.method} {request.url.path}", _query(request))
+    except Exception as error:
+        reply = _failed(request.method, request.url.path, _query(request), error)
     headers = dict(reply.headers)
     if reply.content_type == HTML:
         headers["content-security-policy"] = "sandbox allow-scripts"  # should anybody open it by itself
     return Response(reply.body, reply.status, headers, media_type=reply.content_type)
+
+
+def _failed(method: str, path: str, query: str, error: Exception) -> Reply:
+    if isinstance(error, Refused):
+        return error_reply(error.status, error.name, str(error), error.headers, query=query)
+    return internal_error(f"{method} {path}", query)
+
+
+async def _lines(workers: Workers, question: Question) -> AsyncIterator[bytes]:
+    """How far the answer is, again and again, then the answer."""
+    told: asyncio.Queue[int | None] = asyncio.Queue()
+    task = asyncio.ensure_future(workers.answer(question, asyncio.Event().wait, told.put_nowait))
+    task.add_done_callback(lambda _: told.put_nowait(None))
+    try:
+        while (number := await told.get()) is not None:
+            yield b'{"looked": %d}\n' % number
+        try:
+            reply = task.result()
+        except Exception as error:
+            reply = _failed(question.method, question.path, question.query, error)
+        document = reply.body if reply.content_type == JSON else b"null"
+        yield b'{"status": %d, "document": %b}\n' % (reply.status, document)
+    finally:
+        task.cancel()
 
 
 def _query(request: Request) -> str:
@@ -193,20 +227,22 @@ def _query(request: Request) -> str:
     return query
 
 
-async def _answered(request: Request) -> Reply:
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _asked(request: Request, take: Callable[[int], None]) -> tuple[Workers, Question]:
+    """Who answers a request, and what is asked.
+
+    Raises: Refused
+    """
     headers = {name: value for name, value in request.headers.items() if name in ("content-type", "content-encoding")}
     path = request.scope["path"]
     route = route_of(request.method, path, headers)
-    query = _query(request)
+    body = await _body(request, most_bytes(route, headers), too_large(route, headers), take)
     workers: Workers = request.app.state.slow if route.limit.is_slow else request.app.state.quick
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    with request.app.state.bodies.share() as take:
-        body = await _body(request, most_bytes(route, headers), too_large(route, headers), take)
-        return await workers.answer(Question(request.method, path, query, headers, body), gone)
+    return workers, Question(request.method, path, _query(request), headers, body)
 
 
 class Bodies:

@@ -28,6 +28,7 @@ from vramcast.web.exchange import (
     SEARCH,
     Asked,
     Limit,
+    Looked,
     Refused,
     Reply,
     Sources,
@@ -98,7 +99,7 @@ ROUTES: Final[dict[str, Route]] = {
 
 def answered(
     method: str, path: str, query: str = "", headers: Mapping[str, str] | None = None, body: bytes = b"", *,
-    sources: Sources = CATALOGUE_ONLY,
+    sources: Sources = CATALOGUE_ONLY, looked: Looked | None = None,
 ) -> Reply:
     """The reply to one request; never raises, whatever the request is.
 
@@ -107,13 +108,14 @@ def answered(
         query: what stands after "?" in the address
         headers: by name in lower case
         sources: where models may come from
+        looked: told meanwhile how many plans a search has looked at
     """
     try:
         headers = headers or {}
         route = route_of(method, path, headers)
         if len(body) > most_bytes(route, headers):
             raise too_large(route, headers)
-        asked = Asked(_query(route, query), content_type(headers), body, sources)
+        asked = Asked(_query(route, query), content_type(headers), body, sources, looked)
         found = _function(route)(asked)
         return found if isinstance(found, Reply) else json_reply(found)
     except Refused as refused:

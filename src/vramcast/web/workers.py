@@ -6,7 +6,7 @@ import asyncio
 import gc
 import multiprocessing
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableSequence
 from concurrent.futures import TimeoutError as OverTime
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final, NamedTuple
@@ -19,13 +19,16 @@ except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 from vramcast.errors import Note
-from vramcast.web.exchange import OVERTIME, Limit, Refused, Reply, Sources
+from vramcast.web.exchange import OVERTIME, Limit, Looked, Refused, Reply, Sources
 from vramcast.web.service import answered
 
 WAITING_PER_WORKER: Final = 8
 """Questions that wait for one process; more are sent away at once, before they pile up [count]."""
 
 RETRY_AFTER: Final = (("retry-after", "1"),)
+
+TOLD_EVERY_SECONDS: Final = 0.25
+"""How often whoever asked is told how far an answer is."""
 
 PATIENCE_SECONDS: Final = 0.05
 """How long an answer takes before it is worth looking whether anybody still waits for it."""
@@ -35,7 +38,7 @@ COLLECTED_AFTER: Final = 50_000
 
 PRELOADED: Final = "vramcast.web.warm"
 
-Gone = Callable[[], Awaitable[None]]
+Gone = Callable[[], Awaitable[object]]
 """Returns once the one who asked has left."""
 
 
@@ -62,14 +65,17 @@ class Workers:
         self._sources = sources
         self._free = asyncio.Semaphore(count)
         self._waiting = 0
+        self._context = _context()
+        self._counts = self._context.Array("Q", count, lock=False)  # plans looked at, one of each question under way
+        self._places = list(range(count))
         self._pool = self._new_pool()
 
     def start(self) -> None:
         """Start the processes now, and not with the first question."""
-        self._pool.schedule(reply_to, args=(FIRST, self._sources))
+        self._pool.schedule(reply_to, args=(FIRST, self._sources, 0))
 
-    async def answer(self, question: Question, gone: Gone) -> Reply:
-        """The reply to a question.
+    async def answer(self, question: Question, gone: Gone, looked: Looked | None = None) -> Reply:
+        """The reply to a question; `looked` is told meanwhile how many plans were looked at.
 
         Raises: Refused where there are too many, where one takes too long or too much, or whoever asked has left
         """
@@ -78,15 +84,31 @@ class Workers:
         self._waiting += 1
         try:
             async with self._free:
-                return await self._run(question, gone)
+                place = self._places.pop()
+                self._counts[place] = 0
+                telling = asyncio.ensure_future(self._telling(place, looked)) if looked else None
+                try:
+                    return await self._run(question, gone, place)
+                finally:
+                    if telling:
+                        telling.cancel()
+                    self._places.append(place)
         finally:
             self._waiting -= 1
 
-    async def _run(self, question: Question, gone: Gone) -> Reply:
+    async def _telling(self, place: int, looked: Looked) -> None:
+        told = 0
+        while True:
+            await asyncio.sleep(TOLD_EVERY_SECONDS)
+            if (now := self._counts[place]) != told:
+                told = now
+                looked(now)
+
+    async def _run(self, question: Question, gone: Gone, place: int) -> Reply:
         """The question in a process. Nobody waiting any more, a slow one is killed and a quick one runs to its end."""
         if not self._pool.active:
             self._pool = self._new_pool()
-        future = self._pool.schedule(reply_to, args=(question, self._sources), timeout=self._limit.seconds)
+        future = self._pool.schedule(reply_to, args=(question, self._sources, place), timeout=self._limit.seconds)
         waited = asyncio.wrap_future(future)
         try:
             done, _ = await asyncio.wait({waited}, timeout=PATIENCE_SECONDS)
@@ -111,7 +133,7 @@ class Workers:
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
             max_workers=self._count, max_tasks=self._limit.answers, initializer=bounded,
-            initargs=(self._limit.memory_bytes,), context=_context(),
+            initargs=(self._limit.memory_bytes, self._counts), context=self._context,
         )
 
     def close(self) -> None:
@@ -129,13 +151,22 @@ def _context() -> multiprocessing.context.BaseContext:
     return context
 
 
-def bounded(memory_bytes: int) -> None:
-    """What a process does first: leave interrupts to the server, and take no more memory than this."""
+counts: MutableSequence[int] = [0]
+"""Of this process: plans looked at, in the place of the question that it answers."""
+
+
+def bounded(memory_bytes: int, shared: MutableSequence[int]) -> None:
+    """What a process does first: leave interrupts to the server, take no more memory than this, count where all see."""
+    global counts
+    counts = shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.set_threshold(COLLECTED_AFTER)
     if resource is not None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
-def reply_to(question: Question, sources: Sources) -> Reply:
-    return answered(*question, sources=sources)
+def reply_to(question: Question, sources: Sources, place: int) -> Reply:
+    def looked(number: int) -> None:
+        counts[place] = number
+
+    return answered(*question, sources=sources, looked=looked)

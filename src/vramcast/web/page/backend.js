@@ -23,9 +23,29 @@ export class Refused extends Error {
   }
 }
 
-async function overFetch({ method, path, type, body, signal }) {
-  const headers = body === undefined ? {} : { "content-type": type };
+const LINES = "application/x-ndjson";
+
+/** A reply in lines: how far it is, told to `looked`, and in the last one what it comes to. */
+async function inLines(reply, looked) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new Refused(502, { message: "the server broke off" });
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines.map((text) => JSON.parse(text))) {
+      if (line.status !== undefined)
+        return { status: line.status, type: "application/json", blob: new Blob([JSON.stringify(line.document)]) };
+      looked(line.looked);
+    }
+  }
+}
+
+async function overFetch({ method, path, type, body, signal, looked }) {
+  const headers = { ...(body === undefined ? {} : { "content-type": type }), ...(looked ? { accept: LINES } : {}) };
   const reply = await fetch(path, { method, body, headers, signal, credentials: "omit" });
+  if (looked && reply.headers.get("content-type")?.startsWith(LINES)) return inLines(reply, looked);
   return { status: reply.status, type: reply.headers.get("content-type") ?? "", blob: await reply.blob() };
 }
 
@@ -73,14 +93,15 @@ async function refusal(status, blob) {
  *
  * @param {string} path  "/api/train", with its query
  * @param {object|Blob|undefined} body  an object goes as JSON, bytes as they are; nothing: a GET
- * @param {{signal?: AbortSignal, as?: "json"|"blob"}} how
+ * @param {{signal?: AbortSignal, as?: "json"|"blob", looked?: (count: number) => void}} how  `looked`: told how many
+ *   plans a search has looked at
  * @returns the document, or the file as a Blob with its type
  * @throws Refused with the service's sentence
  */
-export async function ask(path, body, { signal, as = "json" } = {}) {
+export async function ask(path, body, { signal, as = "json", looked } = {}) {
   const method = body === undefined ? "GET" : "POST";
   const language = spoken;
-  const reply = await TRANSPORTS[chosen]({ method, path: inLanguage(path), ...sent(body), signal });
+  const reply = await TRANSPORTS[chosen]({ method, path: inLanguage(path), ...sent(body), signal, looked });
   if (reply.status !== 200) throw await refusal(reply.status, reply.blob);
   if (as === "blob") return reply.blob;
   const answer = JSON.parse(await reply.blob.text());

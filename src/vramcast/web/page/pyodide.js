@@ -33,7 +33,8 @@ function ended(settle, value) {
 }
 
 function answered({ data }) {
-  if (data.fetched !== undefined) tell({ fetched: data.fetched });
+  if (data.looked !== undefined) running?.looked?.(data.looked);
+  else if (data.fetched !== undefined) tell({ fetched: data.fetched });
   else if (data.ready) tell({ ready: true });
   else if (data.failed) {
     stopped();
@@ -86,12 +87,12 @@ function calledOff(asked) {
  * @param {{method: string, path: string, type?: string, body?: string|Blob|ArrayBuffer, signal?: AbortSignal}} asked
  * @returns {Promise<{status: number, type: string, blob: Blob}>}
  */
-export async function request({ method, path, type = "", body, signal }) {
+export async function request({ method, path, type = "", body, signal, looked }) {
   const [name, query = ""] = path.split("?");
   const bytes = body === undefined ? new Uint8Array() : new Uint8Array(await new Blob([body]).arrayBuffer());
   signal?.throwIfAborted();
   return new Promise((resolve, reject) => {
-    const asked = { request: { method, path: name, query, type, bytes }, resolve, reject, timer: 0 };
+    const asked = { request: { method, path: name, query, type, bytes }, looked, resolve, reject, timer: 0 };
     signal?.addEventListener("abort", () => calledOff(asked), { once: true });
     waiting.push(asked);
     next();

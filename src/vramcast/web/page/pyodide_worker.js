@@ -32,14 +32,15 @@ async function service() {
   return python.runPython(`
     from vramcast.web.service import answered
 
-    def ask(method, path, query, kind, body):
-        reply = answered(method, path, query, {"content-type": kind} if kind else {}, body.to_bytes())
+    def ask(method, path, query, kind, body, looked):
+        reply = answered(method, path, query, {"content-type": kind} if kind else {}, body.to_bytes(), looked=looked)
         return reply.status, reply.content_type, reply.body
 
     ask
   `);
 }
 
+const looked = (count) => self.postMessage({ looked: count });
 const failed = (error) => self.postMessage({ failed: String(error.message ?? error).trim().split("\n").at(-1) });
 const starting = service();
 starting.then(() => self.postMessage({ ready: true }), failed);
@@ -49,7 +50,7 @@ self.addEventListener("message", async ({ data }) => {
   if (!ask) return; // was told
   try {
     self.postMessage({ started: true });
-    const found = ask(data.method, data.path, data.query, data.type, data.bytes);
+    const found = ask(data.method, data.path, data.query, data.type, data.bytes, looked);
     const [status, type, body] = found.toJs();
     found.destroy();
     self.postMessage({ status, type, body });

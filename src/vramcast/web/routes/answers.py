@@ -16,7 +16,7 @@ from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
 from vramcast.report.document import document
 from vramcast.report.plan_document import plan_document
-from vramcast.web.exchange import Asked, Refused, Sources, choice_field, refuse_others
+from vramcast.web.exchange import Asked, Looked, Refused, Sources, choice_field, refuse_others
 from vramcast.web.visitor import options_of, resolver
 
 FILES_FIELDS: Final = ("command", "question", "formats")
@@ -30,34 +30,34 @@ class Found(NamedTuple):
     job: Job | ServeJob | PipelineJob | DiffusionJob | None  # to run; None where nothing fits or nothing was looked for
 
 
-def _train(fields: Mapping[str, Any], sources: Sources) -> Found:
+def _train(fields: Mapping[str, Any], sources: Sources, _: Looked | None = None) -> Found:
     job, found = train_answer(options_of(fields, "train"), resolve=resolver(sources))
     return Found(found, job)
 
 
-def _serve(fields: Mapping[str, Any], sources: Sources) -> Found:
+def _serve(fields: Mapping[str, Any], sources: Sources, _: Looked | None = None) -> Found:
     return Found(serve_answer(options_of(fields, "serve"), resolve=resolver(sources)), None)
 
 
-def _plan_train(fields: Mapping[str, Any], sources: Sources) -> Found:
-    return Found(*planned_training(options_of(fields, "plan train"), resolve=resolver(sources)))
+def _plan_train(fields: Mapping[str, Any], sources: Sources, looked: Looked | None = None) -> Found:
+    return Found(*planned_training(options_of(fields, "plan train"), resolve=resolver(sources), progress=looked))
 
 
-def _plan_serve(fields: Mapping[str, Any], sources: Sources) -> Found:
-    return Found(*planned_serving(options_of(fields, "plan serve"), resolve=resolver(sources)))
+def _plan_serve(fields: Mapping[str, Any], sources: Sources, looked: Looked | None = None) -> Found:
+    return Found(*planned_serving(options_of(fields, "plan serve"), resolve=resolver(sources), progress=looked))
 
 
-PLANS: Final[dict[str, Callable[[Mapping[str, Any], Sources], Found]]] = {
+PLANS: Final[dict[str, Callable[..., Found]]] = {
     "train": _train, "serve": _serve, "plan train": _plan_train, "plan serve": _plan_serve,
 }
-"""Command -> what it comes to for a visitor's question."""
+"""Command -> what it comes to for a visitor's question: of its fields, where models may come from, who is told."""
 
 
 def _route(command: str) -> Callable[[Asked], dict[str, Any]]:
     """What answers with the document of a command."""
 
     def answered(asked: Asked) -> dict[str, Any]:
-        found = asked.words.spoken(PLANS[command](asked.fields, asked.sources).answer)
+        found = asked.words.spoken(PLANS[command](asked.fields, asked.sources, asked.looked).answer)
         if isinstance(found, PlanAnswer):
             return plan_document(found, asked.words, today=date.today())
         return document(found, today=date.today())

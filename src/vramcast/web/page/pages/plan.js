@@ -140,7 +140,8 @@ class Search {
     this.#form.blame(null, "");
     say(t("searching.said"));
     this.#at.body.classList.add("waits");
-    const request = (signal) => ask(`/api/plan/${this.#command}`, bodyOf(this.#question, this.#kinds), { signal });
+    const body = bodyOf(this.#question, this.#kinds);
+    const request = (signal, looked) => ask(`/api/plan/${this.#command}`, body, { signal, looked });
     const { answer, error } = await this.#under.asked(request, "searching") ?? {};
     if (answer) this.#found(answer);
     if (error) this.#failed(error);

@@ -14,6 +14,7 @@ export const PLAN_WORDS = {
   "search.cancelled": { en: "Called off; nothing is lost.", zh: "已取消，问题保留。" },
   "search.elsewhere": { en: "The command line answers it:", zh: "可用命令行回答：" },
   "searching": { en: "Searching: {seconds} s", zh: "搜索中：{seconds} 秒" },
+  "searching.counted": { en: "Searching: {number} plans looked at, {seconds} s", zh: "搜索中：已查看 {number} 个方案，{seconds} 秒" },
   "searching.said": { en: "Searching", zh: "搜索中" },
   "cancel": { en: "Cancel", zh: "取消" },
   "option.on": { en: "Cards or machines to look at, several with commas", zh: "要比较的卡或机器，逗号分隔" },
