@@ -169,7 +169,7 @@ def test_a_wrong_question_on_a_phone_in_chinese_and_the_verdict_at_its_foot(open
 
 
 def test_language_and_colours_are_the_browsers_until_some_are_chosen_and_then_remembered(opened: Opened) -> None:
-    dark = "() => getComputedStyle(document.body).backgroundColor === 'rgb(16, 20, 25)'"
+    dark = "() => getComputedStyle(document.body).backgroundColor === 'rgb(18, 22, 28)'"
     page = opened(view("train", TRAIN["does not fit"]), locale="zh-CN", color_scheme="dark")
     assert page.locator("html").get_attribute("lang") == "zh-CN"
     assert "放不下" in page.locator(".verdict h2").inner_text()
