@@ -6,7 +6,8 @@ options are what a user would add: `--gpus`, and the model where files leave it 
 file of several recipes once for each that the expression's group finds, as `--args NAME`. `--lines REGEX` asks the
 commands that it finds in the blocks of code of documents, each behind `--` as `truth.documented` reads them. `--or`
 says what contradictory questions are asked again with, as `--or "--gpus 16x8xh100-sxm-80gb"`.
-The share that is answered stands last; refusals stand above it, most frequent first, with the files they are of.
+The share that is answered stands last, beside how many of the others the tool itself stops at, as their refusal says;
+refusals stand above it, most frequent first, with the files they are of.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ ANSWERED: Final = (0, EXIT_DOES_NOT_FIT)
 CONTRADICTORY: Final = 2
 """The exit status of questions whose degrees do not divide the cards."""
 
-OF_THE_HUB: Final = "HF_HUB_OFFLINE is set"
-"""What is said of a model that the hub alone describes, which is not asked here."""
+APART: Final = {
+    "of models that only the hub describes": re.compile("HF_HUB_OFFLINE is set"),
+    "at which the tool itself stops": re.compile(r"\bstops\b"),
+}
+"""What the refusals of some files say: the hub is not asked here, and what its tool raises at has no answer."""
 
 SHOWN: Final = 3
 """Files named beside each refusal."""
@@ -179,11 +183,10 @@ def main() -> int:
             print(f"       {path}")
     answered = sum(codes[code] for code in ANSWERED)
     print(f"exit statuses: {dict(sorted(codes.items()))}")
-    elsewhere = sum(len(of) for sentence, of in refusals.items() if OF_THE_HUB in sentence)
-    print(
-        f"answered: {answered} of {len(questions)}"
-        + f", {elsewhere} of models that only the hub describes" * bool(elsewhere)
-    )
+    counted = {what: sum(len(of) for sentence, of in refusals.items() if said.search(sentence))
+               for what, said in APART.items()}
+    print(f"answered: {answered} of {len(questions)}", *(f"{count} {what}" for what, count in counted.items() if count),
+          sep=", ")
     return 0
 
 

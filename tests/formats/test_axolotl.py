@@ -178,7 +178,7 @@ def test_what_a_command_says_that_is_not_read_is_named(command: str, said: str, 
     ({"adapter": "lora"}, "packs nothing for adapter: lora"),
     ({"lora_target_linear": None}, "lora_target_modules: is not given"),
     ({"optimizer": "dion"}, "optimizer: 'dion' is not modelled"),
-    (FULL | {"flash_attention": None}, "bf16: leaves embeddings, head and norms in fp32"),
+    (FULL | {"flash_attention": None, "bf16": "full"}, "bf16: leaves embeddings, head and norms in fp32"),
     (FULL | {"fp16": True, "bf16": False}, "stops at the scaler"),
     ({"micro_batch_sise": 2}, "did you mean micro_batch_size"),
     ({"hub_token_of_mine": "hf_abcdefghijklmnopqrstuvwxyz"}, "knows no such name"),
@@ -188,6 +188,16 @@ def test_what_is_not_modelled_is_named(changes: dict[str, Any], sentence: str, t
     said = refusal(read_files([written(tmp_path, "axolotl.yaml", table(**changes))], command="train"))
     assert sentence in said
     assert "hf_abc" not in said
+
+
+@pytest.mark.parametrize("more, wide", [
+    ({}, False), ({"flash_attention": None}, True), ({"flash_attention": None, "sdp_attention": True}, True),
+    ({"flash_attention": None, "adapter": "qlora", "load_in_4bit": True}, False),
+    ({"flash_attention": None, "deepspeed": "deepspeed_configs/zero2.json"}, False),
+    ({"flash_attention": None, "plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]}, False),
+])
+def test_kernels_that_read_fp32_leave_ends_and_norms_so(more: dict[str, Any], wide: bool, tmp_path: Path) -> None:
+    assert ("fp32_modules=true" in read(tmp_path, **FULL | more)["engine-option"]) == wide
 
 
 @pytest.mark.parametrize("said, pairs", [

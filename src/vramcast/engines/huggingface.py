@@ -45,6 +45,7 @@ from vramcast.engines.eager.releases import (
     with_its_loss,
 )
 from vramcast.engines.eager.trl import chunks_loss, loads_fp32, prepared, reentrant
+from vramcast.engines.eager.wide_modules import widened
 from vramcast.engines.pytorch import MIXED, one_role, roles_in_turn, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
 from vramcast.errors import Note, Unsupported
@@ -89,7 +90,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         return (_sharded(job, who),)
     refuse_unsharded(job)
     recipe, said = prepared(_recipe(job), job)
-    said = (*packing_sentences(job), *said, *_loaded(job), *((CHUNKED,) if chunks_loss(job) else ()))
+    recipe, fp32 = widened(recipe, job)
+    said = (*packing_sentences(job), *said, *fp32, *_loaded(job), *((CHUNKED,) if chunks_loss(job) else ()))
     if job.plan.pp > 1:
         return roles_in_turn(job, recipe, *said)
     if writes(job):

@@ -65,13 +65,13 @@ def blocks(recipe: Recipe) -> Blocks:
     towers = tuple(_tower(tower.stack, recipe.of(tower.stack, tower.sizes), recipe) for tower in recipe.towers)
     main = _layers(model.main, recipe.of(model.main, sizes), recipe)
     starts = recipe.learns("embedding.tokens", "embedding")
-    first = embedding(model, sizes, learns=starts) if model.main.vision is None else (
+    first = embedding(model, recipe.of_ends, learns=starts) if model.main.vision is None else (
         entrance(model.main, recipe.of(model.main, sizes)))
     # PEFT trains a copy of the head, which is tied to nothing
     tied = model.tied and not recipe.copies_learning
     learns = recipe.learns("embedding.tokens", "embedding") if tied else recipe.learns("head.output", "head")
     last = head(
-        model, recipe.of(model.main, sizes), learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
+        model, recipe.of(model.main, recipe.of_ends), learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
         outputs_fp32=recipe.outputs_fp32, classifies=recipe.learns("head.classifier", "head"),
     )
     crosses = any(layer.cross_attention for layer in model.main.layers)

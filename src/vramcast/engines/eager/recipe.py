@@ -26,7 +26,7 @@ from vramcast.blocks.parts import EXPERTS, corrected
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.towers import is_behind
 from vramcast.domain.model import Model, Parameter, Split, Stack
-from vramcast.operators.linear import QUANTISED
+from vramcast.operators.linear import QUANTISED, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.states.steps import Weight, kind_of
 from vramcast.states.storage import BITSANDBYTES, bitsandbytes_converts, is_linear
@@ -60,6 +60,7 @@ class Recipe(Struct, frozen=True):
     loss: str = "eager"  # key of the loss tables
     returns_fp32: bool = False  # forward makes the logits fp32 and forgets the narrow ones
     outputs_fp32: bool = False  # returned logits are converted to fp32 (Accelerate's mixed precision)
+    wide_ends: bool = False  # embedding and head are fp32 beside layers of 16 bits, with their gradients
     kept_logits: int = 0  # bytes per logit that the loop's variables hold until backward has ended
     kept_behind: int = 0  # the same, from behind what runs between forward and backward
     second_loss: bool = False  # the loop makes one of returned logits, the model's own is there until forward ends
@@ -112,6 +113,13 @@ class Recipe(Struct, frozen=True):
         frozen = self.sizes.frozen or part in self.frozen
         return not frozen or any(path.startswith(name) for name in self.learning)
 
+    @property
+    def of_ends(self) -> Sizes:
+        """The sizes of embedding and head."""
+        if not self.wide_ends:
+            return self.sizes
+        return replace(self.sizes, numerics=Numerics(FP32, self.sizes.numerics.compute, FP32, FP32))
+
     def of(self, stack: Stack, sizes: Sizes) -> Sizes:
         """The sizes of a stack that may be frozen."""
         return replace(sizes, frozen=True) if stack.name in self.frozen else sizes
@@ -128,7 +136,8 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
             continue
         learns = recipe.learns(path, part_of(owned.owner, path)) and parameter.trainable
         in_layer = ".layers." in owned.owner
-        width = (sizes.norm_weights if parameter.kind == "norm" else None) or sizes.numerics.weight
+        ends = recipe.of_ends if owned.owner in ("embedding", "head") else sizes
+        width = (sizes.norm_weights if parameter.kind == "norm" else None) or ends.numerics.weight
         whole = recipe.whole_towers and owned.owner.partition(".")[0] in towers
         width = FP32 if whole else width
         weight = Weight(

@@ -89,7 +89,8 @@ UPPER_BOUNDS: Final = {
 tiled_mlp/*.py, kernels/*attn*.py, monkeypatch/{llama_attn_hijack_flash,relora}.py]. EAFT looks at the 20 largest logits
 of each token."""
 
-NARROW: Final = "leaves embeddings, head and norms in fp32 beside layers in bf16, which is not modelled"
+NARROW: Final = ("leaves embeddings, head and norms in fp32 beside layers in bf16, which is modelled under autocast "
+                 "alone")
 
 REMOVED: Final = ("max_packed_sequence_len", "flash_attn_rms_norm")
 """Names of older files at which this release stops [ax utils/schemas/deprecated.py]."""
@@ -237,7 +238,9 @@ def _precision(values: Watched, whole: bool, cuts: bool) -> dict[str, Any]:
             kernel = values.get("attn_implementation")
             legacy = next((LEGACY[name] for name in LEGACY if values.flag(name)), None)
             if (kernel or legacy) in (None, "sdpa", "eager") and not cuts:
-                values.cannot("attn_implementation" if kernel else "bf16", NARROW, option="precision")
+                if alone:
+                    values.cannot("bf16", NARROW, option="precision")
+                return {"precision": "bf16", "engine-option": ("autocast=true", "fp32_modules=true")}
             return {"precision": "bf16"} | ({} if alone else {"engine-option": ("autocast=true",)})
         return {"precision": "bf16" if alone else "amp-bf16"}
     if wide not in ("auto", False, "false"):
