@@ -40,9 +40,8 @@ def test_query_heads_that_share_a_cache_read_it_once_since_the_release_that_lets
 
 
 def test_answers_that_nobody_reads_token_by_token_cost_tensorrt_llm_no_sending() -> None:
-    run = execution_of("tensorrt-llm", (1, 1), arch="Hopper")
-    assert run is not None and run.sent_s > 0
-    assert run.taken_s(0.01, 0.0, 2048) == run.taken_s(0.01, 0.0, 1)
+    run = execution_of("tensorrt-llm", (1, 0), arch="Hopper")
+    assert run is not None and run.sent_s > 0 and run.sequence_s == 0
 
 
 def test_experts_without_a_token_are_launched_until_the_release_that_leaves_them_out() -> None:
@@ -68,6 +67,13 @@ def test_vllm_schedules_while_the_card_computes_since_the_release_that_does() ->
     assert step_s("llama-3.1-8b", "vllm@0.13") - step_s("llama-3.1-8b", "vllm@0.14") == pytest.approx(scheduling_s)
     ahead = execution_of("vllm", (0, 14), arch="Hopper")
     assert ahead is not None and ahead.taken_s(scheduling_s / 2, 0.0, 1) == scheduling_s  # a host slower than the card
+
+
+def test_tensorrt_llm_works_on_the_host_while_the_card_computes_since_the_release_that_does() -> None:
+    before, after = (execution_of("tensorrt-llm", version, arch="Blackwell") for version in ((1, 0), (1, 1)))
+    assert before is not None and after is not None
+    assert before.taken_s(0.01, 0.0, 1) == 0.01 + before.step_s
+    assert after.taken_s(0.01, 0.0, 1) == 0.01
 
 
 def test_a_norm_over_the_heads_of_all_ranks_is_one_more_all_reduce_a_layer() -> None:
