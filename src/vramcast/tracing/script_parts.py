@@ -20,6 +20,7 @@ FIRST_INPUTS: Final = ("input_ids", "inputs_embeds", "pixel_values")
 """Of a network that is called by keywords, the one whose first dimension counts samples."""
 OFFERS: Final = ("gradient_checkpointing_enable", "set_grad_checkpointing")
 """Methods by which networks of transformers and timm recompute."""
+BATCH_NORM: Final = torch.nn.modules.batchnorm._BatchNorm
 DEEPEST: Final = 100  # frames that are looked through
 
 
@@ -54,6 +55,7 @@ class ScriptParts(Struct, frozen=True):
     forwards: int = 0  # of a step
     has_autocast: bool = False
     is_compiled: bool = False
+    has_batch_norm: bool = False  # whose statistics are those of a micro-batch
     dtypes: tuple[str, ...] = ()  # of its parameters: "float32"
 
 
@@ -153,6 +155,7 @@ class Watched:
             offers=tuple(name for name in OFFERS if callable(getattr(inner, name, None))), forward=self._forward,
             backward=self._backward, rows=self._rows, samples=self._last[0], tokens=self._last[1],
             forwards=self._last[2], has_autocast=self._has_autocast, is_compiled=compiled,
+            has_batch_norm=any(isinstance(one, BATCH_NORM) for one in network.modules()),
             dtypes=tuple(sorted({str(one.dtype).removeprefix("torch.") for one in network.parameters()})),
         )
 

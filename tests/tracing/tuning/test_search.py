@@ -113,6 +113,19 @@ def test_what_does_not_fit_is_made_to_fit_by_recomputation(monkeypatch):
     assert "for layer in model.blocks" in found.patch and "+import torch.utils.checkpoint" in found.patch
 
 
+def test_a_loop_without_accumulation_gets_one_where_its_batch_does_not_fit(monkeypatch):
+    without_compile(monkeypatch)
+    text = PLAIN.replace("Linear(4096, 4096)", "Sequential(torch.nn.Linear(4096, 65536), torch.nn.BatchNorm1d(65536))")
+    text = text.replace("(8, 4096", "(batch_size, 4096").replace("\nmodel = ", "\nbatch_size = 8192\nmodel = ")
+    text = text.replace("    model(", "    loss = model(").replace(".sum().backward()", ".sum()\n    loss.backward()")
+    found = tuned(text, gpu="t4", capacity="8GiB")
+    best = found.runs[found.best]
+    assert not found.runs[0].fits and best.fits and best.samples == 8192
+    assert best.changes[0] == f"micro-batch {best.micro_batch} x {best.accumulate}" and best.changes[0] in found.rounds
+    assert f"+    (loss / {best.accumulate}).backward()" in found.patch
+    assert f"+    if (micro_step + 1) % {best.accumulate} == 0:\n+        optimizer.step()" in found.patch
+
+
 def test_a_script_that_is_best_as_it_is_has_no_patch(monkeypatch):
     without_compile(monkeypatch)
     found = tuned(PLAIN)

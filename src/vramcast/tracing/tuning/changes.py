@@ -5,6 +5,8 @@
 [compile] torch/nn/modules/module.py `Module.compile`: compiled in place, names of parameters stay
 [hf] transformers training_args.py: gradient_checkpointing, optim, bf16, tf32, torch_compile,
 per_device_train_batch_size, gradient_accumulation_steps
+[accelerate] accelerator.py: mixed_precision
+[lightning] pytorch/trainer/trainer.py: precision, accumulate_grad_batches
 [amp] pytorch docs, "Automatic Mixed Precision package": autocast is around forward and loss
 """
 
@@ -21,6 +23,7 @@ from vramcast.question.varied import CALLED
 from vramcast.states.optimizers import OPTIMIZERS
 from vramcast.tracing.changes import repeating
 from vramcast.tracing.result import Run, categorise
+from vramcast.tracing.tuning.accumulation import accumulated
 from vramcast.tracing.tuning.places import Part, Script, path_of
 from vramcast.tracing.workloads import EIGHT_BIT
 
@@ -29,6 +32,7 @@ ACCUMULATES: Final = (
     "grad_accum_steps", "grad_accum", "accum_steps", "accum_iter", "accumulate_grad_batches",
 )
 """What scripts call the number of forwards of a step, first the likeliest."""
+LIGHTNING: Final = ("lightning", "pytorch_lightning")
 TRAINERS_BATCH, TRAINERS_ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 OptimOf = Callable[[str, str | None], "tuple[str, str] | None"]
@@ -43,6 +47,7 @@ class Change(NamedTuple):
     part: Part
     allowed_by: str = ""  # where it changes what is computed: a word of ALLOWED
     cost: Note = NOTHING
+    is_other: bool = False  # it changes what is computed, though it need not be allowed
 
 
 class Offered(NamedTuple):
@@ -148,9 +153,16 @@ def _precisions(script: Script, gpu: Gpu) -> Iterator[Change | Note | None]:
     if script.parts.has_autocast or script.parts.dtypes != ("float32",) or not gpu.has_bf16:
         return
     words, cost = Note("bf16 autocast"), Note("products in bf16")
+    accelerator, trainer = script.call_of("Accelerator"), script.call_of("Trainer")
     if script.is_trainer:
         part = script.field("bf16", True)
         yield Change("precision", words, part, "bf16", cost) if part else Note(NO_PLACE, words)
+    elif accelerator is not None:
+        part = Part((script.main.argument(accelerator, "mixed_precision", '"bf16"'),))
+        yield Change("precision", words, part, "bf16", cost)
+    elif script.runs_in(*LIGHTNING) and trainer is not None:
+        part = Part((script.main.argument(trainer, "precision", '"bf16-mixed"'),))
+        yield Change("precision", words, part, "bf16", cost)
     else:
         context = 'torch.autocast("cuda", dtype=torch.bfloat16)'
         fits = script.within((context,)) is not None
@@ -229,7 +241,18 @@ def batch_change(script: Script, micro: int, accumulate: int, *, rows: int, forw
         if now == new:
             continue
         found = script.number(called_so, now, new) or (script.field(field, new) if script.is_trainer else None)
+        if found is None and called_so is ACCUMULATES and now == 1:
+            found = _accumulated(script, new)
         if found is None:
             return None
         part += found
-    return Change("batch", Note("micro-batch {} x {}", micro, accumulate), part)
+    cost = Note("BatchNorm's statistics are of {} samples", micro) if script.parts.has_batch_norm else NOTHING
+    return Change("batch", Note("micro-batch {} x {}", micro, accumulate), part, cost=cost, is_other=bool(cost))
+
+
+def _accumulated(script: Script, count: int) -> Part | None:
+    """Accumulation where the script has no number for it."""
+    trainer = script.call_of("Trainer")
+    if script.runs_in(*LIGHTNING) and trainer is not None:
+        return Part((script.main.argument(trainer, "accumulate_grad_batches", str(count)),))
+    return None if script.is_trainer else accumulated(script, count)

@@ -7,7 +7,7 @@ Positions are bytes, as columns of Python's syntax trees are.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -89,6 +89,19 @@ class Source:
             return None
         start = self._starts[statement.lineno - 1]
         return self.edit(start, start, "".join(f"{indentation}{line}\n" for line in lines))
+
+    def indented(self, statements: Sequence[ast.stmt], head: str) -> list[Edit] | None:
+        """Statements of one row under a head; None where they do not begin their lines, or a text goes over lines."""
+        indentation = self.indentation(statements[0])
+        strings = [node for one in statements for node in ast.walk(one)
+                   if isinstance(node, (ast.JoinedStr, ast.Constant)) and node.lineno != node.end_lineno]
+        if indentation is None or strings:
+            return None
+        deeper = "\t" if "\t" in indentation else "    "
+        first, last = statements[0].lineno, statements[-1].end_lineno or 0
+        starts = [self.at(line, 0) for line in range(first, last + 1) if self.line(line).strip()]
+        begin = self.edit(starts[0], starts[0], f"{indentation}{head}\n")
+        return [begin, *(self.edit(start, start, deeper) for start in starts)]
 
     def replaced(self, node: ast.expr, text: str) -> Edit:
         return self.edit(self.start(node), self.end(node), text)

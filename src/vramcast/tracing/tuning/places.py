@@ -53,7 +53,7 @@ class Script:
         for site in made.sites if made else ():
             self.source(site.filename)
         self.arguments_call = self._arguments_call()
-        self.is_trainer = made is not None and any(name in TRAINERS for name in made.libraries)
+        self.is_trainer = self.runs_in(*TRAINERS)
         """Whether the Trainer makes the optimizer, and so the step."""
 
     def source(self, name: str) -> Source:
@@ -67,6 +67,10 @@ class Script:
         calls = [node for node in ast.walk(self.main.tree)
                  if isinstance(node, ast.Call) and ARGUMENTS.search(called(node))]
         return calls[0] if len(calls) == 1 else None
+
+    def runs_in(self, *libraries: str) -> bool:
+        """Whether one of these makes the optimizer, or is between it and the script."""
+        return self.made is not None and any(name in libraries for name in self.made.libraries)
 
     @property
     def parses_arguments(self) -> bool:
@@ -97,6 +101,11 @@ class Script:
             if found:
                 return Part(tuple(self.main.replaced(node, str(new)) for node in found))
         return None
+
+    def call_of(self, name: str) -> ast.Call | None:
+        """The one call of a function or class in the script."""
+        calls = [node for node in ast.walk(self.main.tree) if isinstance(node, ast.Call) and called(node) == name]
+        return calls[0] if len(calls) == 1 else None
 
     def optimizer_call(self) -> tuple[Source, ast.Call] | None:
         """The call that makes the optimizer."""
@@ -134,26 +143,14 @@ class Script:
         edits.append(source.before(statement, written))
         return Part(tuple(edit for edit in edits if edit is not None))
 
-    def within(self, contexts: Sequence[str]) -> tuple[Edit, ...] | None:
+    def within(self, contexts: Sequence[str]) -> list[Edit] | None:
         """The statements from the forward to the one before backward, within contexts; None where they are not in one
         row."""
         found = self._forward_to_backward()
         if found is None or not found[0].has_torch():
             return None
         source, statements = found
-        indentation = source.indentation(statements[0])
-        strings = [node for one in statements for node in ast.walk(one)
-                   if isinstance(node, (ast.JoinedStr, ast.Constant)) and node.lineno != node.end_lineno]
-        if indentation is None or strings:
-            return None
-        deeper = "\t" if "\t" in indentation else "    "
-        first, last = statements[0].lineno, statements[-1].end_lineno or 0
-        edits = [source.edit(source.at(first, 0), source.at(first, 0), f"{indentation}with {', '.join(contexts)}:\n")]
-        edits += [
-            source.edit(source.at(line, 0), source.at(line, 0), deeper) for line in range(first, last + 1)
-            if source.line(line).strip()
-        ]
-        return tuple(edits)
+        return source.indented(statements, f"with {', '.join(contexts)}:")
 
     def _forward_to_backward(self) -> tuple[Source, list[ast.stmt]] | None:
         for forward in self.parts.forward:

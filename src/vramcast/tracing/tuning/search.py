@@ -25,6 +25,7 @@ from vramcast.tracing.scripts import ScriptRun
 from vramcast.tracing.tuning.changes import Change, Offered, OptimOf, batch_change, offered
 from vramcast.tracing.tuning.edits import applied, patch_of
 from vramcast.tracing.tuning.places import Script, arguments_with
+from vramcast.units import format_bytes, format_seconds
 
 MOST_TRACES: Final = 24
 FASTER: Final = 1.005
@@ -125,7 +126,7 @@ class Search:
             trial = self._trial(start)
             if trial is not None and trial.answer is not None and trial.needed_bytes < self.base.needed_bytes:
                 best = self._better(best, self._enlarged(trial))
-        if not best.row.fits:
+        if not best.row.fits or self.goal == MEMORY:
             best = self._better(best, self._together(plain))
         return best
 
@@ -275,6 +276,7 @@ class Search:
             samples_per_s=parts.samples / time.step_s,
             tokens_per_s=parts.tokens / time.step_s if parts.tokens else None, micro_batch=micro, accumulate=accumulate,
         )
+        self._say(Note("  {}, {} a step", format_bytes(answer.fullest.needed_bytes), format_seconds(time.step_s)))
         self._trials.append(Trial(changes, micro, accumulate, answer, parts, row, texts))
         return self._trials[-1]
 
@@ -282,13 +284,12 @@ class Search:
         """What is said of the best."""
         assert best.answer is not None
         names = {path: _named(path) for path in best.texts}
-        allowed = {one.allowed_by for one in best.changes}
         options = tuple(option for one in best.changes for option in one.part.options)
         return TunedAnswer(
             question=best.answer.question | {"goal": self.goal}, goal=self.goal,
             capacity_bytes=best.answer.capacity_bytes, runs=tuple(one.row for one in self._trials),
             best=self._trials.index(best),
-            rounds=tuple(one.words for one in best.changes if one.allowed_by in allowed - {""}),
+            rounds=tuple(one.words for one in best.changes if one.allowed_by or one.is_other),
             costs={one.words: one.cost for one in best.changes if one.cost},
             patch=patch_of(
                 {names[path]: self.script.sources[path].data.decode() for path in best.texts},
