@@ -495,3 +495,16 @@ def test_a_script_that_logs_what_nvidia_smi_says_finds_one(own_folder, monkeypat
         "layer = torch.nn.Linear(64, 64).cuda()\nlayer(torch.ones(8, 64).cuda())\n"
     ))
     assert run(script).forwards == 1
+
+
+def test_a_text_and_modules_given_in_place_of_files_run_as_files_do(own_folder):
+    (own_folder / "helper.py").write_text("ROWS = 8\n")
+    script = written(own_folder, "")
+    text = (
+        "from dataclasses import dataclass\nimport torch\nfrom helper import ROWS\n@dataclass\nclass Sizes:\n"
+        "    rows: int = 4\nassert Sizes.__dataclass_fields__['rows'].type is int  # no future of our own\n"
+        "torch.nn.Linear(64, 64).cuda()(torch.ones(ROWS, 64).cuda()).sum().backward()\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.ones(1).cuda())])\n"
+    )
+    found = run(script, text=text, texts={str(own_folder / "helper.py"): "ROWS = 3\n"}, is_training=False)
+    assert found.parts.rows == 3 and found.parts.optimizers[0].sites[0].line == 9

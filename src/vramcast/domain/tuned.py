@@ -12,12 +12,16 @@ GOALS: Final = (TOKENS, SAMPLES, MEMORY)
 ALLOWED: Final = ("bf16", "tf32", "8bit")
 """Changes of what is computed, which are tried only with a word."""
 
+CHANGES: Final = ("optimizer", "attention", "batch", "precision", "compile", "checkpoint", "offload")
+"""Groups of changes, of each of which one is made at a time."""
+
 
 class TuneJob(Noun, frozen=True):
     """How a script is tuned."""
 
     goal: str | None = None  # of GOALS; None: tokens/s of a text, else samples/s
     allow: tuple[str, ...] = ()  # of ALLOWED
+    forbid: tuple[str, ...] = ()  # of CHANGES
     any_batch: bool = False  # the effective batch may change
     headroom: float | None = None  # share of the card that stays free; None: its 90 % interval fits
 

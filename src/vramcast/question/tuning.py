@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from vramcast.domain.trace_job import ScriptJob
-from vramcast.domain.tuned import ALLOWED, GOALS, TuneJob
+from vramcast.domain.tuned import ALLOWED, CHANGES, GOALS, TuneJob
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.amounts import headroom_of
 from vramcast.question.option import Kind, Option
@@ -26,6 +26,7 @@ TUNE_OPTIONS: Final[dict[str, Option]] = {
         "tune", "allow", Kind.NAMES, "changes of what is computed that may be tried: bf16 (autocast), tf32, 8bit "
         "(optimizer states of bitsandbytes)",
     ),
+    "forbid": Option("tune", "forbid", Kind.NAMES, f"changes that are not tried: {', '.join(CHANGES)}"),
     "any-batch": Option("tune", "any_batch", Kind.FLAG, "micro-batch times accumulation may change, too"),
     **{name: TRACE_OPTIONS[name] for name in OF_TRACE},
     "headroom": Option("tune", "headroom", Kind.TEXT, HEADROOM),
@@ -52,16 +53,21 @@ def build_tune(
             "gpu={}: a script is tuned for one GPU; name it alone, and ask `vramcast plan train` how to share a model "
             "among several", given["gpu"]
         )
-    values = {name: parse(name, given[name], TUNE_OPTIONS) for name in ("goal", "allow", "any-batch") if name in given}
+    own = [name for name in TUNE_OPTIONS if name not in (*OF_TRACE, "headroom")]
+    values = {name: parse(name, given[name], TUNE_OPTIONS) for name in own if name in given}
     for name in values.get("allow", ()):
         if name not in ALLOWED:
             raise UnknownName.of("change of what is computed", name, ALLOWED)
+    for name in values.get("forbid", ()):
+        if name not in CHANGES:
+            raise UnknownName.of("change of a script", name, CHANGES)
     job = build_script(
         path, {name: value for name, value in given.items() if name in OF_TRACE} | {"sandbox": True},
         arguments=arguments,
     )
     asked = TuneJob(
-        goal=values.get("goal"), allow=tuple(values.get("allow", ())), any_batch=values.get("any-batch", False),
+        goal=values.get("goal"), allow=tuple(values.get("allow", ())), forbid=tuple(values.get("forbid", ())),
+        any_batch=values.get("any-batch", False),
         headroom=headroom_of(given),
     )
     return job, asked

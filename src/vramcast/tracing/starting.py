@@ -39,7 +39,7 @@ def start_script(job: ScriptJob) -> None:
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = job.path
     linecache.cache[job.path] = len(job.text), None, job.text.splitlines(keepends=True), job.path
-    exec(compile(job.text, job.path, "exec"), vars(main))
+    exec(compile(job.text, job.path, "exec", dont_inherit=True), vars(main))
 
 
 def _replace_modules(texts: Mapping[str, str]) -> None:

@@ -162,3 +162,12 @@ def test_a_module_of_torch_s_own_is_compiled(running):
     model(torch.randn(8, 32, device="cuda")).sum().backward()
     assert all(weight.grad.is_cuda for weight in model.parameters())
     assert not [each for each in running.assumptions if "compile" in each.what]
+
+
+def test_a_module_compiled_in_place_is_seen_and_fused(running):
+    """`Module.compile`: hooks of all modules, by which a run knows its forwards, stay around what it compiles."""
+    model, seen = Block().cuda(), []
+    model.compile()
+    with nn.modules.module.register_module_forward_pre_hook(lambda module, _inputs: seen.append(type(module))):
+        model(torch.randn(64, 256, device="cuda")).sum().backward()
+    assert seen == [Block] and all(one.grad is not None for one in model.parameters())

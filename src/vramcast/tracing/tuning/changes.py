@@ -13,11 +13,12 @@ per_device_train_batch_size, gradient_accumulation_steps
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
+from vramcast.domain.tuned import TuneJob
 from vramcast.errors import NOTHING, Note
 from vramcast.question.varied import CALLED
 from vramcast.states.optimizers import OPTIMIZERS
@@ -65,28 +66,29 @@ NO_PLACE: Final = "{}: no line of the script is found before which its network h
 NO_ROW: Final = "{}: forward and backward are not called one after the other in one block of the script"
 
 
-def offered(script: Script, run: Run, gpu: Gpu, allow: Sequence[str], optim_of: OptimOf) -> Offered:
+def offered(script: Script, run: Run, gpu: Gpu, asked: TuneJob, optim_of: OptimOf) -> Offered:
     """The changes of a script.
 
     Args:
         run: of the script as it is
-        allow: words for changes of what is computed
         optim_of: what the Trainer calls an optimizer
     """
     found = Offered([], [], [], [], [])
     for made in (_fused(script, optim_of), _attention(script)):
-        _sort(made, found.light, found, allow)
+        _sort(made, found.light, found, asked)
     for made in (*_precisions(script, gpu), _compiled(script)):
-        _sort(made, found.heavy, found, allow)
+        _sort(made, found.heavy, found, asked)
     for made in (_eight_bit(script, optim_of), *_recomputed(script, run), _offloaded(script)):
-        _sort(made, found.sparing, found, allow)
+        _sort(made, found.sparing, found, asked)
     return found
 
 
-def _sort(made: Change | Note | None, into: list[Change], found: Offered, allow: Sequence[str]) -> None:
+def _sort(made: Change | Note | None, into: list[Change], found: Offered, asked: TuneJob) -> None:
+    if isinstance(made, Change) and made.group in asked.forbid:
+        return
     if isinstance(made, Note):
         found.lacking.append(made)
-    elif made is not None and (not made.allowed_by or made.allowed_by in allow):
+    elif made is not None and (not made.allowed_by or made.allowed_by in asked.allow):
         into.append(made)
     elif made is not None:
         found.withheld.append(made.allowed_by)

@@ -89,7 +89,7 @@ class Search:
         self._check(found.answer, ran)
         self.goal = self._goal(parts)
         self.script = Script(job, parts)
-        self.offered: Offered = offered(self.script, ran.run, job.gpu, asked.allow, optim_of)
+        self.offered: Offered = offered(self.script, ran.run, job.gpu, asked, optim_of)
         self.base = self._kept((), parts.rows, parts.forwards, found.answer, parts, {})
 
     def _check(self, answer: TraceAnswer, ran: ScriptRun) -> None:
@@ -170,6 +170,8 @@ class Search:
     def _sizes(self) -> list[tuple[int, int]]:
         """Micro-batches with their accumulation that the script can be told, smallest first."""
         rows, forwards = self.base.parts.rows, self.base.parts.forwards
+        if "batch" in self._asked.forbid:
+            return [(rows, forwards)]
         if self._asked.any_batch:
             found = [(rows * GROWTH**power, forwards) for power in range(MOST_GROWTHS + 1)]
             found += [(rows // GROWTH**power, forwards) for power in range(1, MOST_GROWTHS) if rows >= GROWTH**power]
