@@ -57,6 +57,7 @@ def guarded(machine: Machine) -> Machine:
     ((RTX_4090,), (*SERVER, "--no-such-option", "3"), {}, 7, "no_such_option"),
     ((RTX_4090,), (*TOO_LARGE, "--no-such-option", "3"), {}, 7, "so it is judged without what is not read"),
     ((), SERVER, {}, 7, "not judged: no GPU"),
+    ((RTX_4090,), (*TRAINING, "--max_length", "512"), {}, 7, "per GPU; that is the longest samples alone"),
     ((RTX_4090,), CLOSE, {}, 7, "; started all the same: by measured jobs like it "),
     ((RTX_4090,), (*LIGER, "1", "--max_length", "120000"), {}, 7, "of 120,000 is what does not"),
     ((RTX_4090,), (*LIGER, "8", "--max_length", "42000"), {}, EXIT_REFUSED, "not fit"),

@@ -17,7 +17,7 @@ from typing import Any, Final
 import click
 
 from vramcast import estimate, report
-from vramcast.cli.options import PlainOption, WithHelp
+from vramcast.cli.options import WithHelp, plain_option
 from vramcast.errors import Note, SourceError, VramcastError
 from vramcast.version import __version__
 
@@ -105,8 +105,15 @@ class LazyGroup(WithHelp, click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in self.commands_of.items()])
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"vramcast, version {__version__}", color=ctx.color)
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, commands_of=COMMANDS, context_settings=CONTEXT)
-@click.version_option(__version__, prog_name="vramcast", cls=PlainOption, help="Show the version and exit.")
+@plain_option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
+              help="Show the version and exit.")
 def group() -> None:
     """How much GPU memory a job takes, before anyone rents the GPU."""
 

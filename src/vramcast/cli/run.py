@@ -48,7 +48,7 @@ def command(
     if not job.words:
         raise click.UsageError("nothing stands behind --: give a command, as in -- vllm serve MODEL")
     calibration = str(learn) if learn is not None and learn.is_file() else ""
-    found = guard.judged(job, file=job_file, gpus=gpus, calibration=calibration)
+    found = guard.judged(job, file=job_file, gpus=gpus, calibration=calibration, in_haste=not check)
     if found.refuses:
         found = guard.judged(job, file=job_file, gpus=gpus, calibration=calibration, with_changes=True)
     took = time.monotonic() - begun

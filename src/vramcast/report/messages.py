@@ -26,8 +26,8 @@ def _catalogue(*subjects: str) -> Messages:
     found: Messages = {}
     for subject in subjects:
         path = Path(__file__).with_name("words") / f"{subject}.csv"
-        head, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
-        found |= {key: dict(zip(head[1:], texts, strict=True)) for key, *texts in rows}
+        _, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())  # key, en, zh
+        found |= {key: {"en": english, "zh": chinese} for key, english, chinese in rows}
     return found
 
 

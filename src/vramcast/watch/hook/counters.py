@@ -34,17 +34,22 @@ class Place(NamedTuple):
     world_size: int = 1
 
 
-def ready() -> bool:
-    """Whether this process uses CUDA already: a hook must not be what makes a context on a card."""
+def the_torch() -> Any:
+    """Of the process that records: nothing else here needs it."""
     import torch
 
+    return torch
+
+
+def ready() -> bool:
+    """Whether this process uses CUDA already: a hook must not be what makes a context on a card."""
+    torch = the_torch()
     return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
 
 
 def place_of(device: int | None, pid: int, ranks: tuple[int, int, int]) -> Place:
     """The card by its number in torch, None for the current one; `ranks` are rank, local rank and world size."""
-    import torch
-
+    torch = the_torch()
     index = torch.cuda.current_device() if device is None else device
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
@@ -56,8 +61,7 @@ def place_of(device: int | None, pid: int, ranks: tuple[int, int, int]) -> Place
 
 def read(place: Place, *, time_s: float, step: int, phase: str) -> TorchSample:
     """The counters now; peaks are since they were last reset."""
-    import torch
-
+    torch = the_torch()
     stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(place.device)
     free, total = torch.cuda.mem_get_info(place.device)
     allocated, reserved = _all(stats, "allocated_bytes"), _all(stats, "reserved_bytes")
@@ -74,8 +78,7 @@ def read(place: Place, *, time_s: float, step: int, phase: str) -> TorchSample:
 
 def forget_peaks(place: Place) -> None:
     """Peaks count from here."""
-    import torch
-
+    torch = the_torch()
     torch.cuda.reset_peak_memory_stats(place.device)
 
 
@@ -224,8 +227,7 @@ def compiling() -> bool:
 
 def versions() -> dict[str, str]:
     """What takes part in the recording."""
-    import torch
-
+    torch = the_torch()
     found = {"vramcast": __version__, "torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda

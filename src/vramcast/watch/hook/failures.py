@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from vramcast.watch.hook.counters import the_torch
+
 HISTORY_ENTRIES: Final = 100_000
 """Allocations and frees that torch keeps, each some KB with its stack: a few hundred MB of main memory at most."""
 
@@ -49,8 +51,7 @@ def leave(listener: Listener) -> None:
 
 
 def _attach() -> None:
-    import torch
-
+    torch = the_torch()
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)  # builds without CUDA have none
     if attach is not None and attach not in _attached and torch.cuda.is_available():
         _attached.append(attach)
@@ -75,8 +76,7 @@ def _observed(*_: Any) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is torch's, or was caused by it."""
-    import torch
-
+    torch = the_torch()
     return any(isinstance(one, torch.OutOfMemoryError) for one in _chain(error))
 
 
@@ -91,8 +91,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def record_history() -> bool:
     """Let torch record allocations and frees with Python stacks; False where it does so already, or has no card."""
-    import torch
-
+    torch = the_torch()
     if not torch.cuda.is_available():
         return False
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
@@ -104,8 +103,7 @@ def record_history() -> bool:
 
 def stop_history() -> None:
     """Record no longer."""
-    import torch
-
+    torch = the_torch()
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
@@ -114,8 +112,7 @@ def save_snapshot(path: Path) -> int:
 
     Raises: OSError where it cannot be written
     """
-    import torch
-
+    torch = the_torch()
     beside = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with beside.open("wb") as file:
