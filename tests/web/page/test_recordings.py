@@ -70,7 +70,7 @@ def test_a_log_comes_to_its_cause_evidence_figures_and_fixes_and_is_in_a_link_at
     page = opened("#/oom", wait=FORM, permissions=["clipboard-read", "clipboard-write"], accept_downloads=True)
     ask(page, LOG)
     [finding] = diagnosed(text=LOG)["findings"]
-    assert page.locator(".cause h2").inner_text().lower() == finding["text"].lower()
+    assert page.locator(".cause").inner_text().lower() == finding["text"].lower()
     assert page.locator(".finding .texts li").all_inner_texts() == finding["why"]
     assert page.locator(".setting code").all_inner_texts() == [
         fix["setting"] for fix in finding["fixes"] if "setting" in fix
@@ -409,7 +409,7 @@ def test_a_chosen_recording_is_asked_about_again_with_other_marks(opened: Opened
 def test_the_answers_of_a_chinese_page_are_saved_as_the_command_line_prints_them(opened: Opened) -> None:
     page = opened("#/oom", wait=FORM, locale="zh-CN", accept_downloads=True)
     ask(page, LOG, ".finding")
-    assert page.locator(".cause h2").inner_text() == diagnosed(text=LOG, lang="zh")["findings"][0]["text"]
+    assert page.locator(".cause").inner_text() == diagnosed(text=LOG, lang="zh")["findings"][0]["text"]
     assert json.loads(downloaded(page, "答案（JSON）")) == diagnosed(text=LOG, checks=False)
     page.evaluate("() => { location.hash = '#/replay'; }")
     page.wait_for_selector(".page-replay .drop")

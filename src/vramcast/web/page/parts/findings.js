@@ -126,18 +126,10 @@ function finding(group, app) {
   const { t } = app;
   const [one] = group;
   return h("section", { class: "finding part" },
-    h("div", { class: "cause" }, h("h2", {}, one.text), sure(one.confidence, t)),
+    h("h2", { class: "cause" }, one.text),
     h("p", { class: "soft" }, where(one, app)),
     one.why?.length ? [h("h3", {}, t("why")), texts(one.why)] : null,
     cardPart(one, app), fixesPart(one, app), numbersPart(one, app), othersPart(group, app));
-}
-
-function sure(confidence, t) {
-  const width = 64;
-  return h("span", { class: "sure", title: t("sure", { share: percent(confidence) }) },
-    svg("svg", { width, height: 8, "aria-hidden": "true" },
-    svg("rect", { class: "room", width, height: 8 }), svg("rect",
-      { class: "shade", width: width * confidence, height: 8 })));
 }
 
 /**

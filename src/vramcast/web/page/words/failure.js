@@ -45,7 +45,6 @@ export const FAILURE_WORDS = {
     zh: "{name} 有 {size}；这里最多读 {most}，文件未被读取。",
   },
   "upload.elsewhere": { en: "The command line reads it on your machine:", zh: "可在本机用命令行读取：" },
-  "sure": { en: "{share} sure", zh: "把握 {share}" },
   "why": { en: "Why", zh: "依据" },
   "at.line": { en: "line {line}", zh: "第 {line} 行" },
   "at.line.end": { en: "line {line} from the end", zh: "倒数第 {line} 行" },
