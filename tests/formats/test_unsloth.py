@@ -8,7 +8,10 @@ import pytest
 
 from tests.formats.test_readers import asked, refusal, written
 from vramcast.api.answers import post_training_job_of
+from vramcast.blocks.lengths import image_tokens
+from vramcast.catalogue.models import load_model
 from vramcast.errors import SourceError, VramcastError
+from vramcast.estimate.training import answer
 from vramcast.formats.python_calls import Open, calls_of
 from vramcast.formats.read import Given, read_files
 
@@ -112,6 +115,7 @@ def test_what_is_not_modelled_is_named(parts: dict[str, str], sentence: str, tmp
 
 def test_what_is_set_behind_a_call_is_named(tmp_path: Path) -> None:
     text = script() + "trainer.args.per_device_train_batch_size = 64\ntorch._dynamo.config.recompile_limit = 9\n"
+    text += "model.generation_config.language = 'en'\nmodel.config.suppress_tokens = []\n"
     assert refusal(given(tmp_path, text)).count("is set behind") == 1
 
 
@@ -167,6 +171,16 @@ def test_unsloth_adapts_the_modules_that_its_flags_name(
     assert job.workload.image_size == (512 if "VL" in name else 816 if "gemma" in name else None)
 
 
+@pytest.mark.parametrize("network, tokens", [("gemma-4-e2b", 17 * 17), ("gemma-4-12b", 17 * 17)])
+def test_images_of_gemma_4_are_pooled_by_three_or_read_without_an_encoder(
+    network: str, tokens: int, tmp_path: Path
+) -> None:
+    assert image_tokens(load_model(network), 816) == tokens  # of 816 / 48 a side
+    text = OF_ANY_NETWORK.replace("NAME", network).replace("FLAGS", "r = 8")
+    job = asked(written(tmp_path, "train.py", text), gpus="h100", **{"seq-len": "512"})
+    assert answer(job, with_changes=False).ranks[0].ledger
+
+
 @pytest.mark.parametrize("lengths, expected", [
     ("max_prompt_length = longest + 1, max_completion_length = 2048 - longest", (1, 2047)),
     ("max_prompt_length = longest + 1, max_completion_length = 1548", (500, 1548)),
@@ -201,6 +215,8 @@ def test_an_engine_on_the_same_card_is_a_question_of_post_training(
     assert (job.episodes.prompts, job.episodes.samples, job.updates.micro_batch) == (4, 6, 6)
     assert job.plan.precision == "amp-fp16" and job.plan.peft is not None and job.plan.peft.base == "nf4"
     assert "vramcast rl answers for that" in refusal(given(tmp_path, text))
+    older = text.replace("GRPOConfig(", "GRPOConfig(use_vllm = True, ")  # as TRL calls the engine that is there
+    assert post_training_job_of({"from": (str(written(tmp_path, "older.py", older)),), "gpus": "t4"}) == job
 
 
 @pytest.mark.parametrize(("loads", "why"), [

@@ -63,7 +63,7 @@ def image_tokens(model: Model, image_size: int | None) -> int:
         return 0
     width = stack.projector[0][0]
     merged = width // stack.hidden if width % stack.hidden == 0 else 1
-    return (patches - int(stack.vision.class_token)) // merged
+    return (patches - int(stack.vision.class_token)) // (merged * stack.pooled)
 
 
 def check_images(model: Model, images: int, image_size: int | None, **lengths: int | None) -> None:

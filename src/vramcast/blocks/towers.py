@@ -157,8 +157,8 @@ def _projected(graph: Graph, stack: Stack, x: Value, sizes: Sizes, *, name: str)
     """Norm and linears; the first reads several positions side by side where it is as wide as those."""
     width, elements = stack.projector[0][0], sizes.tokens * sizes.hidden
     rows = elements // width if stack.projector_norm_dim and width % sizes.hidden == 0 else sizes.tokens
-    if stack.projector_positions:
-        rows = sizes.batch * stack.projector_positions
+    if stack.projector_positions or stack.pooled > 1:
+        rows = sizes.batch * stack.projector_positions or sizes.tokens // stack.pooled
         elements = rows * width
         size = elements * sizes.numerics.residual
         pooled = graph.value(f"{name}.pooled", size, gradient_bytes=size if x.gradient_bytes else 0)

@@ -228,6 +228,7 @@ class Stack(Noun, frozen=True):
     projector_norm_dim: int = 0  # width of the projector's norm weight, 0 when none
     projector_norm: Norm = Norm.RMS
     projector_positions: int = 0  # of an image behind pooling (Gemma 3); 0: as the width of the first linear says
+    pooled: int = 1  # patches whose average is one position of the projector (Gemma 4)
     extra: tuple[Parameter, ...] = ()
     extra_parameters: int = 0  # weights known only as a number
     causal: bool = True

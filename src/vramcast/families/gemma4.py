@@ -108,7 +108,8 @@ def gemma4_tower(fields: Fields, text: Model) -> Stack:
     projector = ((hidden, text.hidden, False),)
     audio = fields.section("audio_config")
     extra = (table, *(() if audio is None else _audio_tower(audio.behind(defaults_of("gemma4_audio")), text.hidden)))
-    return vision_stack(hidden, patches, (inner.layers(), layer), projector=projector, extra=extra)
+    return vision_stack(hidden, patches, (inner.layers(), layer), projector=projector, extra=extra,
+                        pooled=inner.count("pooling_kernel_size", 3) ** 2)
 
 
 def gemma4_unified(fields: Fields, text: Model) -> Stack:

@@ -247,8 +247,7 @@ def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:
     Source: [transformers] models/phimoe/modeling_phimoe.py `PhimoeSparseMoeBlock.forward`; pytorch
     aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/linear.py
     """
-    layer = stack.runs[0].layer
-    if layer.norm is Norm.RMS:
+    if not stack.runs or (layer := stack.runs[0].layer).norm is Norm.RMS:
         return sizes
     written = layer.norm_placement != "pre" or layer.post_norms or stack.embedding_norm not in (None, Norm.RMS)
     written = written or (stack.vision is not None and stack.vision.pre_norm)

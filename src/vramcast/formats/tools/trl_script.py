@@ -83,7 +83,8 @@ SETS: Final = re.compile(r"(?:.*\.)?\w*(?:model|config|args|trainer)\w*(?:\.\w+|
 """Attributes that belong to what a trainer is given."""
 SETS_NOTHING: Final = re.compile(
     r"self\.\w+|torch\._\w+\..*|.*(?:token|process|generation_config)\w*\..*|.*\.(?:use_cache|pretraining_tp|"
-    r"is_parallelizable|model_parallel|\w+_token(?:_id)?|padding_side|chat_template|_?name_or_path)")
+    r"is_parallelizable|model_parallel|\w+_token(?:_id)?|suppress_tokens|forced_decoder_ids|padding_side|chat_template|"
+    r"_?name_or_path)")
 """Those of them that change no memory, and those of tokenizers."""
 
 LOOSE: Final = re.compile(r"""\.requires_grad\s*=(?!=)|\bsetattr\([^)]*["']requires_grad""")

@@ -158,6 +158,7 @@ def _rollout(
         model.cannot("fast_inference", "puts a server on the same card, which is modelled for GRPO of adapters alone")
         return {}
     model.cannot("fast_inference", COLOCATED[True], option="rollout")
+    training.get("use_vllm")  # of TRL: the engine that is there
     model.only("float8_kv_cache", False)
     model.must_be_off("load_in_8bit", "beside fast_inference is not modelled")
     model.only("conservativeness", 1)

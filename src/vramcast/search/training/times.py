@@ -171,7 +171,7 @@ class Times:
             for timing, ranks in zip(self.timings, dp, strict=True):
                 plan = replace(timing.job.plan, pp=pp, shards=job.plan.shards)
                 layout = replace(timing.layout, pp=pp, dp=max(1, int(ranks)))
-                rows.append(exchange_of(timing._replace(job=replace(timing.job, plan=plan), layout=layout)))
+                rows.append(exchange_of(replace(timing, job=replace(timing.job, plan=plan), layout=layout)))
             self._exchanges[key] = _stacked(rows, self.atoms.shape[1])
         return self._exchanges[key]
 
