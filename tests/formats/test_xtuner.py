@@ -59,6 +59,10 @@ def test_the_command_names_its_file_and_what_shards(tmp_path: Path) -> None:
         "everything", "cpu", "mixed-bf16")
 
 
+def test_eight_bits_may_be_asked_of_the_loader(tmp_path: Path) -> None:
+    assert read(written(tmp_path, ", load_in_8bit=True")).options["base-weights"] == "int8"
+
+
 def test_ranks_that_share_samples_are_ulysses(tmp_path: Path) -> None:
     found = read(written(tmp_path, more="sequence_parallel_size = 4\n")).options
     assert (found["cp"], found["cp-kind"]) == (4, "ulysses")

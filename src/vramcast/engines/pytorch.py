@@ -64,12 +64,19 @@ def staged(job: Job, recipe: Recipe, stepping: Stepping) -> Iterator[tuple[RankP
     cards = _stages(recipe, job.plan.pp, transformers_version(job))
     template = WITH_HEAD if recipe.model.tied else SAID
     said = Note(template, len(cards), " + ".join(str(card.stop - card.start) for card in cards))
+    known: list[tuple[Recipe, dict[Phase, Program]]] = []  # of cards that have equal layers
     for index, card in enumerate(cards):
         own = _part(recipe, card)
+        inner = not card.first and not card.last
+        alike = next((phases for part, phases in known if inner and part == own), None)
+        if alike is not None:
+            yield RankProgram(role=f"GPU {index}", count=1, phases=alike), said
+            continue
         returned = _returned(recipe) if card.first else ()
         through: Program = (*map(Alloc, returned), *map(Free, returned))
         phases = dict(plain_phases(own, replace(stepping, between=stepping.between + through)))
         phases[Phase.EVALUATION] += through
+        known += [(own, phases)] if inner else []
         yield RankProgram(role=f"GPU {index}", count=1, phases=phases), said
 
 
@@ -129,7 +136,8 @@ def _moved(places: tuple[Place, ...], main: str, card: Stage) -> Iterator[Place]
         if place.stack != main:
             yield place
         elif place.first < card.stop and place.last >= card.start:
-            yield replace(place, first=max(0, place.first - card.start), last=place.last - card.start)
+            last = min(place.last, card.stop - 1) - card.start
+            yield replace(place, first=max(0, place.first - card.start), last=last)
 
 
 def _returned(recipe: Recipe) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ length of the shortest does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -91,7 +91,17 @@ def with_lengths(job: Job, build: Build) -> tuple[RankProgram, ...]:
             workload.min_seq_len, workload.seq_len, len(lengths)
         )
     )
-    return tuple(_joined(programs, said) for programs in zip(*built, strict=True))
+    known: dict[tuple[int, ...], RankProgram] = {}  # roles that share their phases share what is made of them
+    for programs in (roles := [*zip(*built, strict=True)]):
+        key = _shared(programs)
+        known[key] = known.get(key) or _joined(programs, said)
+    return tuple(
+        replace(known[_shared(programs)], role=programs[-1].role, count=programs[-1].count) for programs in roles
+    )
+
+
+def _shared(programs: Iterable[RankProgram]) -> tuple[int, ...]:
+    return tuple(id(program.phases) for program in programs)
 
 
 def _joined(programs: tuple[RankProgram, ...], said: str) -> RankProgram:
@@ -151,7 +161,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
     """
     programs = rank_programs(job)
     shown = programs if every_role else (_fullest(job, programs)[1],)
-    answers = [_rank_answer(job, program) for program in shown]
+    answers = _rank_answers(job, shown)
     ranks = sorted(answers, key=lambda rank: -rank.needed_bytes)
     capacity = job.cluster.gpu.visible_bytes
     host = host_need(job)
@@ -412,6 +422,17 @@ def _need_of_role(job: Job, program: RankProgram) -> RankNeed:
 def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
     found, held = _simulated(job, program), holding(job)
     return found if held is None else with_slack(found, held, job)
+
+
+def _rank_answers(job: Job, programs: Iterable[RankProgram]) -> list[RankAnswer]:
+    """Of every role; those that share their phases are simulated once."""
+    known: dict[tuple[int, ...], RankAnswer] = {}
+    found: list[RankAnswer] = []
+    for program in programs:
+        key = (*_shared((program,)), *map(id, program.outside))
+        known[key] = known.get(key) or _rank_answer(job, program)
+        found.append(replace(known[key], role=program.role, count=program.count))
+    return found
 
 
 def _simulated(job: Job, program: RankProgram) -> RankAnswer:

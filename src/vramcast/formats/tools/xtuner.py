@@ -129,7 +129,7 @@ def _llava(model: Watched) -> dict[str, Any]:
         found = {**found, "recompute": "none", "engine-option": ()}
     network = model.section("llm")
     found["model"] = network.text("pretrained_model_name_or_path")
-    network.only("type", "AutoModelForCausalLM.from_pretrained")
+    network.only("type", *LOADERS)
     network.get("trust_remote_code"), network.get("torch_dtype")
     found |= {"attention": kernel} if (kernel := network.one_of("attn_implementation", KERNELS)) else {}
     beside: tuple[str, ...] = ("learns_beside=projector", "whole_towers=true")
@@ -171,7 +171,7 @@ def _model(model: Watched) -> dict[str, Any]:
     if kind == "LLaVAModel":
         return _llava(model)
     if kind not in KINDS:
-        model.cannot("type", "{} is not modelled; {} are", shown(kind), ", ".join(KINDS))
+        model.cannot("type", "{} is not modelled; {} are", shown(kind), ", ".join((*KINDS, "LLaVAModel")))
     objective, trainer = KINDS.get(kind, ("sft", ()))
     for name in OF_LOSSES if objective != "sft" else ():
         model.get(name)
@@ -185,11 +185,13 @@ def _model(model: Watched) -> dict[str, Any]:
     model.get("peft_model"), model.get("max_position_embeddings")  # where adapters begin; rotary tables
     network = model.section("llm")
     found["model"] = network.text("pretrained_model_name_or_path")
-    network.only("type", "AutoModelForCausalLM.from_pretrained")
+    network.only("type", *LOADERS)
     network.get("trust_remote_code"), network.get("torch_dtype")  # PEFT makes float32 of what it says [peft other.py]
     found |= {"attention": kernel} if (kernel := network.one_of("attn_implementation", KERNELS)) else {}
     return together(found, _adapters(model, network))
 
+
+LOADERS: Final = tuple(f"{name}ForCausalLM.from_pretrained" for name in ("AutoModel", "Mistral"))
 
 KERNELS: Final = {"flash_attention_2": "flash", "sdpa": None, "eager": "eager"}
 
@@ -197,7 +199,7 @@ KERNELS: Final = {"flash_attention_2": "flash", "sdpa": None, "eager": "eager"}
 def _packed(network: Watched) -> str | None:
     """What bitsandbytes makes of the weights, where it does."""
     if network.get("quantization_config") is None:
-        return None
+        return "int8" if network.flag("load_in_8bit") else None
     packed = network.section("quantization_config", Known("xtuner", "quantization_config"))
     base = "int8" if packed.flag("load_in_8bit") else None
     if packed.flag("load_in_4bit"):
