@@ -6,7 +6,8 @@ import pytest
 
 from tests.sources.failures.samples import SAMPLES
 from vramcast.sources.failures import FAMILIES, NUMBERS, read_failures
-from vramcast.sources.failures.families import by_roots, by_words
+from vramcast.sources.failures.families import SHORT, by_roots, by_words
+from vramcast.sources.failures.read import read_failures
 from vramcast.sources.failures.wording import compiled
 
 
@@ -36,6 +37,15 @@ def test_every_pattern_compiles_and_names_only_known_figures() -> None:
             )
             names = {group.partition("__")[0] for pattern in patterns for group in compiled(pattern).groupindex}
             assert names <= set(NUMBERS), wording
+
+
+def test_a_short_text_is_read_without_roots_and_a_long_one_alike() -> None:
+    said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    by_roots.cache_clear()
+    short = read_failures(said).statements
+    assert short and not by_roots.cache_info().currsize
+    long = read_failures(said + "\n" + "step went well\n" * SHORT).statements
+    assert by_roots.cache_info().currsize and long == short
 
 
 def test_every_wording_is_reached_by_a_root() -> None:

@@ -195,6 +195,25 @@ def by_roots() -> dict[str, tuple[str, ...]]:
     return grouped
 
 
+SHORT: Final = 1 << 14
+"""Of such a text all plain words are looked for: it takes less than finding roots does [characters]."""
+
+
+def may_speak(lowered: str) -> bool:
+    """Whether a text in lower case may hold a statement: it does where one is, and seldom where none is."""
+    if len(lowered) < SHORT and any(words in lowered for words in by_words()):
+        return True
+    unbroken = lowered.replace("\r", "").replace("\n", "")  # a line may end inside the root
+    return any(root in lowered or root in unbroken for root in by_roots())
+
+
+def _words_in(lowered: str) -> Iterator[str]:
+    """The plain words that a text may hold."""
+    if len(lowered) < SHORT:
+        return iter(by_words())
+    return (words for root, group in by_roots().items() if root in lowered for words in group)
+
+
 def _longest(words: str) -> list[str]:
     """The two longest runs without a space: everyday words are short."""
     return sorted(words.split(), key=len)[-2:]
@@ -287,7 +306,7 @@ def _agree(one: Spoken, other: Spoken) -> bool:
 
 def _hits(run: Run) -> list[Hit]:
     hits: list[Hit] = []
-    for words in (words for root, group in by_roots().items() if root in run.lowered for words in group):
+    for words in _words_in(run.lowered):
         start = run.lowered.find(words)
         inside_word = words[0].isalnum()
         while start >= 0 and len(hits) < MOST_HITS:

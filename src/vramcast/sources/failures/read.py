@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from vramcast.domain.failure import Statement
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
-from vramcast.sources.failures.families import Spoken, by_roots, spoken, vocabulary
+from vramcast.sources.failures.families import Spoken, may_speak, spoken, vocabulary
 from vramcast.sources.failures.text import RANK, Block, Run, Stated, blocks, passed, run_of, stated
 from vramcast.sources.failures.text import ROOTS as FACT_ROOTS
 from vramcast.sources.files import SNIFFED, encoding_of
@@ -74,7 +74,7 @@ class _Reader:
 
     def block(self, block: Block) -> None:
         """Read one block."""
-        run = run_of(block, vocabulary())
+        run = run_of(block, vocabulary)
         chains = _places(run, CHAINS)
         last: dict[Key, int] = {}
         since = 0
@@ -145,8 +145,7 @@ def read_failures(text: str) -> Failures:
     reader = _Reader(text)
     for block in blocks(text):
         lowered = block.seen.lower()
-        unbroken = lowered.replace("\r", "").replace("\n", "")  # a line may end inside the root
-        if any(root in lowered or root in unbroken for root in by_roots()):
+        if may_speak(lowered):
             reader.block(block)
         elif block.start == 0 or any(root in lowered for root in FACT_ROOTS):
             reader.facts(block)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final
 
@@ -124,12 +124,12 @@ def blocks(text: str) -> Iterator[Block]:
         start = stop
 
 
-def run_of(block: Block, vocabulary: frozenset[str] = frozenset()) -> Run:
+def run_of(block: Block, vocabulary: Callable[[], frozenset[str]] = frozenset) -> Run:
     """What is seen of a block, cleaned.
 
     Args:
         block: a part of a text
-        vocabulary: words in lower case that are put together again where a line ends inside one
+        vocabulary: words in lower case that are put together again where a line ends inside one, when they are needed
     """
     pieces: list[str] = []
     places: list[Place] = []
@@ -148,15 +148,16 @@ def run_of(block: Block, vocabulary: frozenset[str] = frozenset()) -> Run:
     return Run(pieces, places)
 
 
-def _cut_off(before: str, after: str, vocabulary: frozenset[str]) -> str:
+def _cut_off(before: str, after: str, vocabulary: Callable[[], frozenset[str]]) -> str:
     """What a terminal of fixed width cut off the last word of a line, where together they are a known word."""
     last = LAST_WORD.search(before, max(0, len(before) - LONGEST_WORD)) if before[-1].isalpha() else None
     head = FIRST_WORD.match(after) if last else None
     if head is None or last is None:
         return ""
     start, rest = last[0].lower(), head[0].lower()
-    two_words = start in vocabulary and rest in vocabulary
-    return head[0] if start + rest in vocabulary and not two_words else ""
+    known = vocabulary()
+    two_words = start in known and rest in known
+    return head[0] if start + rest in known and not two_words else ""
 
 
 def _parts(line: str, offset: int) -> Iterator[tuple[int, str]]:
