@@ -7,7 +7,6 @@ import pytest
 from tests.sources.failures.samples import SAMPLES
 from vramcast.sources.failures import FAMILIES, NUMBERS, read_failures
 from vramcast.sources.failures.families import SHORT, by_roots, by_words
-from vramcast.sources.failures.read import read_failures
 from vramcast.sources.failures.wording import compiled
 
 
