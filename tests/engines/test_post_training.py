@@ -316,3 +316,14 @@ def test_an_engine_of_several_copies_divides_experts_among_them() -> None:
         role(asked(**several, **more), "engine").peak.allocated_bytes
         for more in ({}, {"rollout_dp": 8, "rollout_expert_parallel": True, "memory_fraction": 0.2}))
     assert shared < alone
+
+
+def test_an_engine_that_may_be_late_works_on_several_steps_at_once() -> None:
+    seconds = []
+    for lag in (1, 8):
+        time = asked(framework="nemo-rl", rollout_gpus=6, ahead=True, lag=lag, prompts=8, mini_batch=8).time
+        assert time is not None
+        seconds.append(time.seconds["generate"])
+    assert seconds[1] < seconds[0] / 2  # the longest answer of one step is not waited for alone
+    with pytest.raises(InvalidSpec, match="--lag needs --ahead"):
+        asked(framework="nemo-rl", lag=2)

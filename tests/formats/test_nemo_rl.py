@@ -78,6 +78,8 @@ SPLIT: Final = ("policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=
     (("policy.generation.vllm_cfg.precision=fp8",), {"rollout-weights": "fp8-block"}),
     (("policy.generation.colocated.enabled=false", "grpo.async_grpo.enabled=true"),
      {"rollout-gpus": 4, "ahead": True}),
+    (("policy.generation.colocated.enabled=false", "grpo.async_grpo.enabled=true",
+      "grpo.async_grpo.max_trajectory_age_steps=8"), {"rollout-gpus": 4, "ahead": True, "lag": 8}),
     (("policy.generation.vllm_kwargs.max_num_seqs=32", "policy.generation.vllm_kwargs.mamba_ssm_cache_dtype=float32"),
      {"max-sequences": 32, "engine-option": ("mamba-ssm-cache-dtype=float32",)}),
     (("loss_fn.reference_policy_kl_penalty=0",), {"reference": False}),

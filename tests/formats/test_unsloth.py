@@ -257,3 +257,13 @@ def test_half_a_notebook_is_one_sentence(tmp_path: Path) -> None:
     half = json.dumps(notebook(script()))[:500]
     with pytest.raises(SourceError, match="not a notebook"):
         asked(written(tmp_path, "a.ipynb", half), gpus="a100")
+
+
+def test_a_configuration_says_lengths_without_a_rate_of_learning(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from unsloth import FastLanguageModel\n"
+        "model, _ = FastLanguageModel.from_pretrained('unsloth/Qwen3-4B', max_seq_length=8192)\n"
+        "model = FastLanguageModel.get_peft_model(model)\n"
+        "trainer = GRPOTrainer(model=model, args=GRPOConfig(max_completion_length=4096))\n")
+    found = read_files([tmp_path / "train.py"], command="train")
+    assert found.options["completion-len"] == 4096

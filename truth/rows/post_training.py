@@ -90,6 +90,9 @@ PROGRAMS: Final = {
 """What is typed where a row's settings are arguments of a command."""
 
 
+LATE: Final = re.compile(r"(\d+)-step Off")
+"""How rows of NeMo-RL say `max_trajectory_age_steps`."""
+
 STANDBY: Final = 'import os\nos.environ["UNSLOTH_VLLM_STANDBY"] = "1"\n'
 SCRIPT: Final = """from unsloth import FastLanguageModel
 model, tokenizer = FastLanguageModel.from_pretrained("unsloth/{model}", fast_inference=True, {loads})
@@ -180,6 +183,10 @@ def options_of(row: Row) -> dict[str, Any]:
     elif row["algorithm"] in nemo_rl.OTHERS:
         raise Refused(f"NeMo-RL's {row['algorithm']} is not modelled")
     else:
+        if not any(name.startswith(("policy.", "grpo.")) for name in settings):
+            raise Refused("says neither prompts nor lengths nor degrees in its framework's words")
+        if late := LATE.match(str(row["settings"].get("on_or_off_policy", ""))):
+            settings["grpo.async_grpo.max_trajectory_age_steps"] = int(late[1])
         found = nemo_rl.reading(settings)
     options: dict[str, Any] = dict(found.options)
     if found.unread:

@@ -146,6 +146,7 @@ class Rollout(Noun, frozen=True):
     graphs: bool | None = None
     sleeps: bool = True  # its memory is given up while the trainer works
     ahead: bool = False  # it generates the next step's answers while the trainer learns from this one's
+    lag: int = 1  # steps whose answers it works on at once, where it generates ahead [count]
     level: int | None = None  # of its sleep: 1 where weights wait on the host, 2 where they are dropped
     parts: int | None = None  # in which layers are handed over, one after the other; None: as the framework does
     bucket_mib: int | None = None  # of the handover to an engine that is a process of its own [MiB]
@@ -156,8 +157,8 @@ class Rollout(Noun, frozen=True):
     reward_fraction: float | None = None  # of the card for it
 
     def __post_init__(self) -> None:
-        require_counts(self, "tp", "dp", "cache_bytes", "block_tokens", "gpus", "max_sequences", "batched_tokens",
-                       "context", "bucket_mib", "parts", "reward_tp")
+        require_counts(self, "tp", "dp", "lag", "cache_bytes", "block_tokens", "gpus", "max_sequences",
+                       "batched_tokens", "context", "bucket_mib", "parts", "reward_tp")
         if self.level not in (None, 1, 2):
             raise InvalidSpec("sleep-level={} is neither 1 nor 2; --no-sleep keeps the engine awake", self.level)
         for name, share in (("memory", self.memory_fraction), ("reward", self.reward_fraction)):

@@ -183,7 +183,12 @@ def _held_at_once(job: PostTrainingJob) -> int:
 
 
 def generation_s(job: PostTrainingJob) -> tuple[float | None, str]:
-    """Until the longest answer is complete."""
+    """Until the longest answer is complete; of several steps that the engine works on at once, each one's part."""
+    if (lag := job.rollout.lag) > 1:
+        together = replace(job, episodes=replace(job.episodes, prompts=lag * job.episodes.prompts),
+                           rollout=replace(job.rollout, lag=1))
+        every, why = generation_s(together)
+        return None if every is None else every / lag, why
     asked, episodes = serve_job(job), job.episodes
     at_once = min(asked.requests.concurrency, _held_at_once(job))
     asked = replace(asked, requests=replace(asked.requests, concurrency=at_once))

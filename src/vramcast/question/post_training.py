@@ -283,6 +283,8 @@ def _refuse_contradictions(values: Mapping[str, Any], algorithm: str, *, serves:
             raise InvalidSpec("--{} and --{} say the same; give one of them", name, other)
     if values.get("ahead") and "rollout-gpus" not in values and values.get("find") != "fastest-step":
         raise InvalidSpec("--ahead needs --rollout-gpus: an engine on the trainer's cards waits while that learns")
+    if values.get("lag", 1) > 1 and not values.get("ahead"):
+        raise InvalidSpec("--lag needs --ahead: an engine that waits for the trainer has one step's answers to write")
     if values.get("fused-loss") and "entropy-kernel" in values:
         raise InvalidSpec("--entropy-kernel needs logits, which --fused-loss never makes; give one of them")
 

@@ -90,6 +90,7 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                              "of ms-swift)"),
     "rollout-gpus": _count("rollout", "gpus", "cards of the engine's own, of those that --gpus names"),
     "ahead": Option("rollout", "ahead", Kind.FLAG, "it generates the next step's answers while the trainer learns"),
+    "lag": _count("rollout", "lag", "steps by which its answers may be late, with --ahead (max_trajectory_age_steps)"),
     "rollout-tp": _count("rollout", "tp", "tensor-parallel degree of the engine"),
     "rollout-dp": _count("rollout", "dp", "copies of the engine that start together (data_parallel_size)"),
     "rollout-attention-dp": Option("rollout", "attention_dp", Kind.FLAG, "they attend apart and share the experts"),

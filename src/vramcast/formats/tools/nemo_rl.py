@@ -66,7 +66,7 @@ WIDTHS: Final = {
 """Option of the trainer -> its name under Megatron."""
 
 SAYS_NOTHING: Final = re.compile(
-    r"(?:grpo\.(?!num_prompts_per|num_generations_per|async_grpo\.enabled|adv_estimator\.name|batch_multiplier|seq_logprob_error)|"
+    r"(?:grpo\.(?!num_prompts_per|num_generations_per|async_grpo\.(?:enabled|max_trajectory)|adv_estimator\.name|batch_multiplier|seq_logprob_error)|"
     r"loss_fn\.(?!reference_policy_kl_penalty$|force_on_policy_ratio)|cluster\.(?!gpus_per_node$|num_nodes$)|"
     r"policy\.(?:tokenizer|scheduler|draft\.(?!enabled)|optimizer\.(?!name)|hf_config_overrides\.(?:.*aux_loss_coef|max_position|rope_scaling)|"
     r"generation_batch_size|logprob_chunk_size|make_sequence|max_grad_norm|offload_optimizer_for_logprob|"
@@ -254,11 +254,12 @@ def _of_dtensor(values: Watched, ranks: int) -> dict[str, Any]:
 def _apart(values: Watched, each: int, nodes: int) -> dict[str, Any]:
     """An engine with cards of its own."""
     own, machines = (values.count(f"{APART}resources.{name}") for name in ("gpus_per_node", "num_nodes"))
-    ahead = values.flag("grpo.async_grpo.enabled")
+    ahead, lag = values.flag("grpo.async_grpo.enabled"), values.count("grpo.async_grpo.max_trajectory_age_steps") or 1
     if values.flag(f"{APART}enabled") is not False:
         return {}
     apart = (own or each) * (machines or 1) if own or machines else each * nodes // 2
-    return {"rollout-gpus": apart, "ahead": ahead is not False}
+    late = {"lag": lag} if lag > 1 and ahead is not False else {}
+    return {"rollout-gpus": apart, "ahead": ahead is not False, **late}
 
 
 def _of_engine(values: Watched) -> Passed:

@@ -55,6 +55,9 @@ PAIRED: Final = "MultipleNegativesRankingLoss"
 [sentence-transformers 6d655a10 losses/MultipleNegativesRankingLoss.py `forward`]."""
 PAIRS: Final = "each sample is taken for a pair, whose texts are read one after the other before backward"
 
+OF_TRAINING: Final = ("per_device_train_batch_size", "learning_rate", "optim", "max_steps")
+"""Names of which one tells a configuration of training from others of their names."""
+
 CONFIGS: Final = ("SFTConfig", "DPOConfig", "GRPOConfig", "RewardConfig")
 """Those that Unsloth writes its own defaults into [unsloth rl.py `replacements`]."""
 
@@ -92,8 +95,8 @@ def read(config: Config) -> Reading:
     loads = _first(calls, lambda call: call.last == "from_pretrained" and LOADERS.search(call.name) is not None)
     adapts = _first(calls, lambda call: call.last == "get_peft_model" and LOADERS.search(call.name) is not None)
     trains = _first(calls, lambda call: call.last.endswith("Trainer") and "model" in call.arguments)
-    arguments = _first(calls, lambda call: call.last.endswith(("Config", "TrainingArguments")) and any(
-        name in call.arguments for name in ("per_device_train_batch_size", "learning_rate", "optim", "max_steps")))
+    arguments = _first(calls, lambda call: call.last in CONFIGS or call.last.endswith("TrainingArguments") or (
+        call.last.endswith("Config") and any(name in call.arguments for name in OF_TRAINING)))
     if loads is None:
         unread: tuple[Unread, ...] = (Unread("from_pretrained", "of a Fast...Model is not there: no model is loaded"),)
         return Reading("unsloth", {"engine": "unsloth"}, unread=unread)
