@@ -54,7 +54,7 @@ def test_memory_grows_with_the_micro_batch_and_the_share_of_the_engine(tmp_path:
 
 
 @pytest.mark.parametrize(("changed", "named", "why"), [
-    ({"vllm_mode": "server"}, {}, "or on a server; use vramcast train"),
+    ({"vllm_mode": "server"}, {}, "or on a server; vramcast train answers that"),
     ({"use_vllm": False}, {}, "generates with its own network"),
     ({"max_prompt_length": 512, "vllm_mode": None}, {}, "on a server"),  # of a release that has both
     ({"vllm_mode": "both"}, {}, "vllm_mode: 'both' is not one of server, colocate"),

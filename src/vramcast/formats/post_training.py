@@ -44,9 +44,9 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
     if not given.rollout:
         objective = given.options.get("objective", "pretrain")
         if objective in ("grpo", "rloo"):
-            raise Unsupported("what is read generates with its own network or on a server; use vramcast train")
+            raise Unsupported("what is read generates with its own network or on a server; vramcast train answers that")
         raise Unsupported(
-            "what is read trains with --objective {}, which generates nothing; use vramcast train", objective
+            "what is read trains with --objective {}, which generates nothing; vramcast train answers that", objective
         )
     own = {**given.rollout, **options}
     if "global-batch" in own:
