@@ -79,6 +79,7 @@ class ScriptJob(Noun, frozen=True):
     data: dict[str, int] = {}  # "seq", "rows", "image" -> size of data that stand in for what is not there
     stand_ins: tuple[str, ...] = ()  # packages that are not installed, and without which it did not run
     folders: tuple[str, ...] = ()  # of the script's own project, which are to be on the path
+    made: tuple[str, ...] = ()  # files and folders of data that are not there, and without which it did not run
     logs_calls: bool = False  # its tape has every call, from which other sizes follow
     is_launched: bool = False  # one rank alone has the variables that torchrun sets, too
     world_size: int = 1

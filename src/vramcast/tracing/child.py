@@ -24,13 +24,15 @@ from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, Note, OutOfMemory, Unsupported, VramcastError
 from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.groups import parse_world
+from vramcast.tracing.environment.made_up import lacking, make
+from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.extensions import ASKING
-from vramcast.tracing.packages import PROJECT_NEARBY, advice, folder_nearby, named_missing, stand_in_for
+from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, folder_nearby, named_missing, stand_in_for
 from vramcast.tracing.script_watch import Enough, Watch
 from vramcast.tracing.scripts import JOB, ROOT
 from vramcast.tracing.session import Session
 from vramcast.tracing.starting import start_script
-from vramcast.tracing.targets import OWN, words_of
+from vramcast.tracing.targets import words_of
 
 OF_SIMULATION: Final = re.compile(
     r"cannot be called on meta tensors|not linked with support for|CUDA is not available|NVRTC|No CUDA GPUs|"
@@ -38,10 +40,6 @@ OF_SIMULATION: Final = re.compile(
     r"'Meta' backend|NotInstalled"
 )
 """What C++ says of tensors without data, or of a build without CUDA, that a script would not hear on the card."""
-UNREACHED: Final = re.compile(
-    r"Name or service not known|name resolution|NameResolutionError|Max retries exceeded|Cannot connect to host|"
-    r"getaddrinfo failed|Couldn't reach|couldn't connect to|offline mode"
-)
 FETCHES: Final = (
     "it fetches something that does not answer; put it where the script looks first, or trace where the network is: {}"
 )
@@ -112,8 +110,10 @@ def main(folder: Path) -> None:
         session.assumptions.note(Note(PROJECT_NEARBY, nearby))
     with ExitStack() as stack:
         stack.enter_context(session.active(folder))
+        for path in job.made:
+            make(path, session.overlay, session.simulation, job.path)
         watch.start()
-        _run(job, watch)
+        _run(job, watch, session.overlay)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -138,7 +138,7 @@ def _room(job: ScriptJob) -> int | None:
     return max(0, (job.capacity_bytes or job.gpu.visible_bytes) - context)
 
 
-def _run(job: ScriptJob, watch: Watch) -> None:
+def _run(job: ScriptJob, watch: Watch, overlay: Overlay) -> None:
     sys.path += (str(ROOT), *job.folders)  # behind all that the script finds by itself
     try:
         start_script(job)
@@ -146,7 +146,10 @@ def _run(job: ScriptJob, watch: Watch) -> None:
         pass
     except SystemExit as error:
         if not watch.goes_on_after(error) and error.code not in (None, 0):
-            watch.write(error=Note("{} exited with {!r}", job.path, error.code), exited=True)
+            watch.write(
+                error=Note("{} exited with {!r}", job.path, error.code), exited=True,
+                lacking=lacking(overlay, error, job.path),
+            )
     except VramcastError as error:
         if not watch.goes_on_after(error):
             watch.write(error=error.__str__(), kind=type(error))
@@ -158,6 +161,7 @@ def _run(job: ScriptJob, watch: Watch) -> None:
             watch.write(
                 error=Note("{}{}: {}", file, line, said), kind=kind, missing=named_missing(error),
                 nearby=folder_nearby(lacks, Path(file)) if lacks else "",
+                lacking=lacking(overlay, error, job.path),
                 is_unlaunched=bool(RANKS.search(linecache.getline(file, int(line[1:] or 0)))),
             )
     watch.finish()

@@ -48,6 +48,13 @@ DISTRIBUTIONS: Final = {
 NOT_HERE: Final = (
     "it imports {}, which this Python does not have, and a script is traced with its packages: pip install {}"
 )
+OWN: Final = str(Path(__file__).parent.parent)
+"""Our own files: frames in them and those that called them are no part of what a user runs."""
+UNREACHED: Final = re.compile(
+    r"Name or service not known|name resolution|NameResolutionError|Max retries exceeded|Cannot connect to host|"
+    r"getaddrinfo failed|Couldn't reach|couldn't connect to|offline mode"
+)
+"""What is said where the network does not answer."""
 ITS_TOP: Final = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "environment.yml")
 PROJECT_NEARBY: Final = "{} holds modules that the script imports: it is on the path, as PYTHONPATH would put it there"
 
@@ -93,6 +100,19 @@ def own_files(script: str) -> set[Path]:
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     beside = {Path(name) for name in loaded if name and Path(name).parent == folder}
     return {path for path in (main, *beside) if path.suffix == ".py" and path.is_file()}
+
+
+def project_text(script: str) -> str:
+    """What the script says, and every module that is loaded and belongs to no package that is installed."""
+    names = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    theirs = {Path(name) for name in names if name.endswith(".py") and not is_installed_at(name)}
+    files = sorted(own_files(script) | {path for path in theirs if path.is_file()})
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+
+
+def is_installed_at(path: str) -> bool:
+    """Whether a file belongs to Python, an installed package or this one."""
+    return path.startswith((sys.prefix, sys.base_prefix, OWN))
 
 
 def _is_known(root: str) -> bool:

@@ -170,8 +170,7 @@ class Watch:
 
     def write(
         self, *, stopped: Note = NOTHING, error: Note = NOTHING, kind: type[VramcastError] = InvalidSpec,
-        exited: bool = False,
-        missing: str = "", nearby: str = "", is_unlaunched: bool = False,
+        exited: bool = False, missing: str = "", nearby: str = "", lacking: str = "", is_unlaunched: bool = False,
     ) -> None:
         """Leave the record of what ran so far; the first one stays."""
         if self._is_written:
@@ -190,8 +189,8 @@ class Watch:
             run=run, num_parameters=self._num_parameters, steps=self.steps, forwards=self._forwards,
             backwards=self._loaders.backwards, is_training=self._has_optimizer or self._started_to_train,
             host_forwards=self._host_forwards, assumptions=tuple(session.assumptions), stopped=stopped, error=error,
-            error_kind=kind.__name__, exited=exited, missing=missing, nearby=nearby, is_unlaunched=is_unlaunched,
-            parts=self._watched.parts(),
+            error_kind=kind.__name__, exited=exited, missing=missing, nearby=nearby, lacking=lacking,
+            is_unlaunched=is_unlaunched, parts=self._watched.parts(),
         )
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(ran, enc_hook=parts_of))

@@ -43,6 +43,7 @@ OUTPUT: Final = "output.txt"
 ERRORS: Final[dict[str, type[VramcastError]]] = {
     kind.__name__: kind for kind in (InvalidSpec, Unsupported, UnknownName, SourceError, OutOfMemory)
 }
+MOST_MADE: Final = 8  # files and folders that stand in, each after a start that ended for want of it
 GRACE_S: Final = 15  # for a process to end by itself once its time is up or its record is written
 LONGEST_LINE: Final = 300  # of the last line that it printed, in a sentence [characters]
 LONGEST_OUTPUT: Final = 4000  # of what the script printed that is kept, from its end [characters]
@@ -64,6 +65,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     error_kind: str = "InvalidSpec"  # name of its class
     missing: str = ""  # a package that the error is for want of, and that has a stand-in
     nearby: str = ""  # folder beside the script with the module that it lacks
+    lacking: str = ""  # a file or folder of data that the error is for want of, and that has a stand-in
     is_unlaunched: bool = False  # the line that failed reads what torchrun sets
     exited: bool = False  # the error is that it exited, and what it printed last says why
     output: str = ""  # the end of what it printed
@@ -94,6 +96,8 @@ def run_script(job: ScriptJob) -> ScriptRun:
         return run_script(replace(job, stand_ins=(*job.stand_ins, ran.missing), spent_s=spent))
     if ran.nearby and ran.nearby not in job.folders and spent < job.time_limit_s:
         return run_script(replace(job, folders=(*job.folders, ran.nearby), spent_s=spent))
+    if ran.lacking and ran.lacking not in job.made and len(job.made) < MOST_MADE and spent < job.time_limit_s:
+        return run_script(replace(job, made=(*job.made, ran.lacking), spent_s=spent))
     if ran.is_unlaunched and not job.is_launched and job.world_size == 1 and spent < job.time_limit_s:
         return run_script(replace(job, is_launched=True, spent_s=spent))
     if ran.error:

@@ -86,7 +86,7 @@ class Session:
 
     def keep_files_out(self) -> None:
         """What is written from now on."""
-        self._overlay.keeps_everything = True
+        self.overlay.keeps_everything = True
 
     @contextmanager
     def active(self, files: Path | None = None) -> Iterator[Session]:
@@ -111,8 +111,9 @@ class Session:
             stack.callback(composites.stop)
             self.simulation.suspended = composites.suspended
             self.simulation.folder = folder
-            self._overlay = Overlay(folder, keeps_everything=self._sandbox)
-            patch_environment(patches, self.simulation, self._overlay)
+            self.overlay = Overlay(folder, keeps_everything=self._sandbox)
+            self.simulation.led = self.overlay.for_opening
+            patch_environment(patches, self.simulation, self.overlay)
             patch_loading(patches, self.simulation)
             stack.enter_context(simulate_distributed(patches, self.simulation, self.world))
             stack.enter_context(standing_in(patches, self.simulation, EXTENSIONS, GUARDED, LIBRARIES))

@@ -63,6 +63,7 @@ class Simulation(TorchDispatchMode):
         self.data: dict[str, int] = {}  # sizes that data have where they stand in for what is not there
         self.compiles_for = 0  # compute capability x 10 of the card that torch's compiler is at work for
         self.folder = Path()  # for files that stand in for what a run would fetch
+        self.led: Callable[[Any], Any] = lambda path: path  # where a file that C opens is for this run
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
         self.calls: CallLog | None = None  # who writes calls down
         self.suspended: Callable[[], AbstractContextManager[None]] = nullcontext  # within: none of them does

@@ -27,11 +27,10 @@ from vramcast.tracing.environment.hub import loading_nothing_unread
 from vramcast.tracing.environment.saving import Unread
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
 from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
+from vramcast.tracing.packages import OWN
 from vramcast.tracing.result import TORCH, line_of
 from vramcast.tracing.vision_operators import prepare_torchvision
 
-OWN: Final = str(Path(__file__).parent.parent)
-"""Our own files: frames in them and those that called them are no part of what a user runs."""
 META_TENSOR: Final = re.compile(r"\bMeta(\w+)Type\b")
 """How C++ names the tensors of a simulated card."""
 LONGEST: Final = 300  # of a message that is passed on [characters]

@@ -24,6 +24,7 @@ READERS: Final = ("stat", "lstat", "access", "readlink")
 """Functions of os that look at what is there."""
 CHANGERS: Final = ("chmod", "utime", "truncate", "chown", "setxattr", "removexattr")
 """Functions of os that change what is there."""
+MOST_KEPT: Final = 4096  # paths that are remembered
 PASSED: Final = ("/dev/", "/proc/", "/sys/")
 """Not files."""
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -45,6 +46,10 @@ class Overlay:
         self._root = str(folder.resolve())
         self.keeps_everything = keeps_everything
         self.removed: set[str] = set()  # paths that the script removed, which are still there
+        self.missed: dict[str, str] = {}  # path that was looked for and is not there -> as it was given
+        self.listed: dict[str, str] = {}  # folder whose names were asked for -> as it was given
+        self.made: list[str] = []  # folders that stand in for some that are not there
+        self.make: Callable[[str], None] = lambda _path: None  # what makes files below them that are opened
         self._real = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
 
     def for_reading(self, path: Any) -> Any:
@@ -54,6 +59,41 @@ class Overlay:
             return path
         ours = self._root + given
         return ours if self._lexists(ours) or self._is_removed(given) else path
+
+    def for_opening(self, path: Any) -> Any:
+        """Where to find a file or folder that is opened: below a folder that stands in it is made."""
+        found = self.for_reading(path)
+        if found == path and self.made and not self._lexists(path):
+            given = self._absolute(path)
+            if given is not None and any(given.startswith(root + os.sep) for root in self.made):
+                self.make(given)
+                return self.for_reading(path)
+        return found
+
+    def made_path(self, given: str) -> str:
+        """Where a stand-in of an absolute path lies, whose folders are there."""
+        self._make_parents(self._root + given)
+        return self._root + given
+
+    def miss(self, path: Any) -> None:
+        """Remember what was looked for and is not there."""
+        _keep(self.missed, self._absolute(path), path)
+
+    def note_listing(self, path: Any) -> None:
+        """Remember a folder whose names are asked for."""
+        _keep(self.listed, self._absolute(path), path)
+
+    @property
+    def vacant(self) -> dict[str, str]:
+        """Folders that were listed and are not there, or hold nothing."""
+        return {path: given for path, given in self.listed.items() if not self.holds_something(path)}
+
+    def holds_something(self, path: str) -> bool:
+        """Whether a folder has files that are not hidden."""
+        try:
+            return any(not name.startswith(".") for name in self.names(path))
+        except OSError:
+            return False
 
     def for_writing(self, path: Any, *, keep_content: bool, keep_out: bool = False) -> Any:
         """Where to write a path; its present content is there if it is wanted."""
@@ -134,8 +174,9 @@ class Overlay:
         if given is None:
             return list(self._real["listdir"](path))
         ours = self._root + given
-        found = set(self._real["listdir"](ours)) if self._lexists(ours) else set()
-        if not self._is_removed(given) and (not found or self._lexists(given)):
+        is_ours = self._lexists(ours)
+        found = set(self._real["listdir"](ours)) if is_ours else set()
+        if not self._is_removed(given) and (not is_ours or self._lexists(given)):
             found |= {name for name in self._real["listdir"](path) if f"{given.rstrip('/')}/{name}" not in self.removed}
         return sorted(found)
 
@@ -213,7 +254,8 @@ def patch_files(patches: Patches, overlay: Overlay) -> None:
                 raise FileExistsError(17, "File exists", str(file))
             file = overlay.for_writing(file, keep_content="w" not in mode)
         else:
-            file = overlay.for_reading(file)
+            with _missing(overlay, file):
+                return really_open(overlay.for_opening(file), mode, *args, **kwargs)
         return really_open(file, mode, *args, **kwargs)
 
     def opened_low(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -228,10 +270,12 @@ def patch_files(patches: Patches, overlay: Overlay) -> None:
     patches.set(io, "open", opened)
     patches.set(os, "open", opened_low)
     for name in READERS:
-        patches.set(os, name, _at(getattr(os, name), overlay.for_reading))
+        patches.set(os, name, _at(getattr(os, name), overlay.for_reading, overlay))
     for name in CHANGERS:
         if hasattr(os, name):
-            patches.set(os, name, _at(getattr(os, name), lambda path: overlay.for_writing(path, keep_content=True)))
+            patches.set(os, name, _at(
+                getattr(os, name), lambda path: overlay.for_writing(path, keep_content=True), overlay
+            ))
     _patch_folders(patches, overlay, tree)
 
 
@@ -242,8 +286,8 @@ def _patch_folders(patches: Patches, overlay: Overlay, tree: Callable[..., None]
     for name in ("rename", "replace"):
         patches.set(os, name, lambda source, target, **_fds: overlay.rename(source, target))
     patches.set(os, "mkdir", overlay.make_folder)
-    patches.set(os, "listdir", overlay.names)
-    patches.set(os, "scandir", overlay.entries)
+    for name, listing in (("listdir", overlay.names), ("scandir", overlay.entries)):
+        patches.set(os, name, _listing(listing, overlay))
 
     def remove_tree(path: Any, ignore_errors: bool = False, onerror: Any = None, **kwargs: Any) -> None:
         found = overlay.for_reading(path)
@@ -261,13 +305,42 @@ def _patch_folders(patches: Patches, overlay: Overlay, tree: Callable[..., None]
     patches.set(sys, "dont_write_bytecode", True)
 
 
-def _at(function: Any, where: Callable[[Any], Any]) -> Any:
+def _keep(paths: dict[str, str], path: str | None, given: Any) -> None:
+    """The latest last."""
+    if path is not None:
+        paths.pop(path, None)
+        paths[path] = os.fsdecode(given)
+        if len(paths) > MOST_KEPT:
+            del paths[next(iter(paths))]
+
+
+@contextmanager
+def _missing(overlay: Overlay, path: Any) -> Iterator[None]:
+    """Around a look at a path."""
+    try:
+        yield
+    except FileNotFoundError:
+        overlay.miss(path)
+        raise
+
+
+def _listing(function: Callable[[Any], Any], overlay: Overlay) -> Any:
+    def call(path: Any = ".") -> Any:
+        overlay.note_listing(path)
+        overlay.for_opening(path)
+        return function(path)
+
+    return call
+
+
+def _at(function: Any, where: Callable[[Any], Any], overlay: Overlay) -> Any:
     """The function, led elsewhere; not where the path is relative to an open folder."""
 
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("dir_fd") is not None:
             return function(path, *args, **kwargs)
-        return function(where(path), *args, **kwargs)
+        with _missing(overlay, path):
+            return function(where(path), *args, **kwargs)
 
     return call
 

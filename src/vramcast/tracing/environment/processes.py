@@ -10,8 +10,12 @@ import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Callable
 from copy import copy
+from functools import partial
 from itertools import count
+from multiprocessing.context import BaseContext
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 import torch
@@ -24,6 +28,7 @@ from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
 IN_PROCESS: Final = "data loader workers run in the process itself"
+IN_TURN: Final = "what a pool of processes would do is done in the process itself, one after the other"
 
 
 def patch_loaders(patches: Patches, simulation: Simulation) -> None:
@@ -140,8 +145,70 @@ def patch_processes(patches: Patches, simulation: Simulation) -> None:
         def is_alive(self) -> bool:
             return super().is_alive() if self._within is None else False
 
+    def pool(_context: Any, *args: Any, **kwargs: Any) -> InTurn:
+        simulation.assumptions.note(IN_TURN)
+        return InTurn(*args, **kwargs)
+
+    patches.set(BaseContext, "Pool", pool)
     for module in (torch.multiprocessing, multiprocessing):
         patches.set(module, "Process", Process)
+        patches.set(module, "Pool", partial(pool, None))
+
+
+class InTurn:
+    """What `multiprocessing.Pool` makes, without processes: forks of a simulation wait for threads they have not."""
+
+    def __init__(
+        self, processes: int | None = None, initializer: Any = None, initargs: Any = (), *_rest: Any, **_how: Any
+    ) -> None:
+        if initializer is not None:
+            initializer(*initargs)
+
+    def imap(self, func: Any, iterable: Any, chunksize: int = 1) -> Any:
+        return map(func, iterable)
+
+    imap_unordered = imap
+
+    def map(self, func: Any, iterable: Any, chunksize: int | None = None) -> list[Any]:
+        return [func(each) for each in iterable]
+
+    def starmap(self, func: Any, iterable: Any, chunksize: int | None = None) -> list[Any]:
+        return [func(*each) for each in iterable]
+
+    def apply(self, func: Any, args: Any = (), kwds: Any = None) -> Any:
+        return func(*args, **(kwds or {}))
+
+    def apply_async(
+        self, func: Any, args: Any = (), kwds: Any = None, callback: Any = None, error_callback: Any = None
+    ) -> Any:
+        return _done(lambda: self.apply(func, args, kwds), callback)
+
+    def map_async(self, func: Any, iterable: Any, chunksize: Any = None, callback: Any = None, *_rest: Any) -> Any:
+        return _done(lambda: self.map(func, iterable), callback)
+
+    def starmap_async(self, func: Any, iterable: Any, chunksize: Any = None, callback: Any = None, *_rest: Any) -> Any:
+        return _done(lambda: self.starmap(func, iterable), callback)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    join = terminate = close
+
+    def __enter__(self) -> InTurn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+
+def _done(act: Callable[[], Any], callback: Callable[[Any], None] | None) -> Any:
+    """What `AsyncResult` is once its work is done."""
+    value = act()
+    if callback is not None:
+        callback(value)
+    return SimpleNamespace(
+        get=lambda timeout=None: value, wait=lambda timeout=None: None, ready=lambda: True, successful=lambda: True
+    )
 
 
 def _scatter(

@@ -278,7 +278,7 @@ def columns_in(text: str, asked: Set[str], subset: str = "") -> tuple[str, ...]:
 def _column(library: Any, name: str, count: int, simulation: Simulation, has_images: bool) -> tuple[list[Any], Any]:
     """Values of a column, and how they are kept where that is not plain."""
     tokens = simulation.data.get("seq", SEQUENCE)
-    long, brief = _text(tokens), _text(tokens // SHORT)
+    long, brief = text_of(tokens), text_of(tokens // SHORT)
     if name in IMAGES:
         side = simulation.data.get("image", IMAGE)
         image = {"bytes": picture(side, side), "path": None}
@@ -288,7 +288,7 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
         classes = [str(number) for number in range(100 if has_images else 2)]
         return [number % len(classes) for number in range(count)], library.ClassLabel(names=classes)
     asked = {"role": "user", "content": brief}
-    said = {"role": "assistant", "content": _text(tokens - tokens // SHORT)}
+    said = {"role": "assistant", "content": text_of(tokens - tokens // SHORT)}
     values: dict[str, Any] = {
         "messages": [asked, said], "conversations": [asked, said], "chosen": [asked, said], "rejected": [asked, said],
         "prompts": [asked], "completions": [said], "translation": dict.fromkeys(("de", "en", "fr", "ro"), brief),
@@ -311,7 +311,7 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
     return [f"{number:0{CHARACTERS}d}"[-CHARACTERS:] + rest for number in range(count)], None
 
 
-def _text(tokens: int) -> str:
+def text_of(tokens: int) -> str:
     characters = max(1, tokens) * CHARACTERS
     return (SENTENCE * (characters // len(SENTENCE) + 1))[:characters]
 

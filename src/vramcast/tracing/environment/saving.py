@@ -67,6 +67,11 @@ class Absent(Unread):
             raise self._again()
         return Absent(self._error, is_whole=False)
 
+    def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, str):
+            return super().__getitem__(name)
+        raise self._again()  # of a tensor
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)

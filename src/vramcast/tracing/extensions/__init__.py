@@ -18,6 +18,7 @@ from vramcast.tracing.environment.hub import (
     vocabulary_of_pieces,
     without_pretrained,
 )
+from vramcast.tracing.environment.made_up import OPENS, opened_in_c
 from vramcast.tracing.environment.rows import metrics_of_hub, rows_of_hub
 from vramcast.tracing.environment.yolo import checkpoints_of_yaml, images_of_yaml
 from vramcast.tracing.extensions import apex, transformer_engine
@@ -42,6 +43,7 @@ GUARDED: Final[Mapping[str, Guard]] = {
     "datasets.load": rows_of_hub, "evaluate.loading": metrics_of_hub,
     "ultralytics.nn.tasks": checkpoints_of_yaml, "ultralytics.data.utils": images_of_yaml,
     "torch_geometric.data.dataset": graphs_of_pyg, "tiktoken.load": vocabulary_of_pieces,
+    **dict.fromkeys(OPENS, opened_in_c),
 }
 LIBRARIES: Final = frozenset(extension.library for extension in EXTENSIONS.values())
 """Packages that keep what they found of a card when they were imported."""

@@ -1,0 +1,129 @@
+"""Data that is not there and stands in, once a script has ended for want of it."""
+
+import importlib.util
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.trace_job import ScriptJob
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.scripts import run_script
+
+pytestmark = pytest.mark.usefixtures("forked")
+STEP = """
+import torch
+weight = torch.nn.Linear(8, 8, device="cuda")
+weight(torch.zeros(4, 8, device="cuda")).sum().backward()
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Traces a script in a folder where nothing else is; nothing is written there."""
+    monkeypatch.chdir(tmp_path)
+
+    def ran(text, **asked):
+        script = tmp_path / "script.py"
+        script.write_text(text + STEP)
+        job = ScriptJob(path=str(script), gpu=load_gpu("t4"), is_sandboxed=True, time_limit_s=100, **asked)
+        found = run_script(job)
+        assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+        return [str(one.what) for one in found.assumptions]
+
+    return ran
+
+
+IMAGES = """
+import glob, json, os, re
+from PIL import Image
+names = sorted(os.listdir("photos"))
+if not names:
+    raise RuntimeError("no images found in photos")
+assert all(name.endswith(".png") and re.match(r"\\d+_\\d+", name) for name in names) and len(names) == 512
+assert Image.open(os.path.join("photos", names[9])).size == (64, 64)
+if not os.path.isdir("/coco-of-nobody"):
+    raise ValueError("the dataset /coco-of-nobody does not exist")
+known = json.load(open("/coco-of-nobody/instances_train2017.json"))
+first = known["images"][known["annotations"][20]["image_id"]]
+assert Image.open("/coco-of-nobody/train2017/" + first["file_name"]).size == (64, 64)
+assert Image.open("/coco-of-nobody/masks/1.png").mode == "L"
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("PIL"), reason="needs Pillow")
+def test_folders_of_images_and_what_is_opened_below_them_stand_in(run):
+    said = "\n".join(run(IMAGES, data={"image": 64}))
+    assert "photos: there is no such folder; 512 files stand in" in said and "/coco-of-nobody" in said
+
+
+FETCHED = """
+import os
+from PIL import Image
+assert os.path.exists("list.txt")
+if not os.path.exists("fetched/images"):
+    raise OSError("Max retries exceeded")
+assert len(os.listdir("fetched/images/train")) == 512
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("PIL"), reason="needs Pillow")
+def test_what_was_looked_for_before_it_would_be_fetched_stands_in(run):
+    said = "\\n".join(run(FETCHED))
+    assert "list.txt: there is no such file" in said and "fetched/images: there is no such folder" in said
+
+
+ROWS = """
+import json, wave
+rows = json.load(open("alpaca.json"))
+assert {"instruction", "output"} <= set(rows[0]) and len(rows) == 7, rows[0]
+text = open("input.txt").read()
+assert "quick" in text and [row["instruction"] + row["output"] for row in rows]
+assert wave.open(open("sounds/one.wav", "rb")).getframerate() == 22050
+"""
+
+
+def test_rows_texts_and_sounds_stand_in(run):
+    said = "\n".join(run(ROWS, data={"rows": 7}))
+    assert "7 rows of" in said and "input.txt: there is no such file" in said and "sounds" in said
+
+
+def test_a_script_with_an_answer_to_a_missing_file_keeps_it(run):
+    said = run("try:\n    open('words.txt')\nexcept FileNotFoundError:\n    pass\n")
+    assert not any("words.txt" in one for one in said)
+
+
+EXITS = """
+import sys
+try:
+    open("words.txt").read()
+except FileNotFoundError as error:
+    sys.exit(1)
+"""
+
+
+def test_what_a_script_exits_for_want_of_stands_in(run):
+    assert any("words.txt" in one for one in run(EXITS))
+
+
+@pytest.mark.parametrize("text", [
+    "import torch\ntorch.load('data.pt')[3:, :-1]\n",
+    "import json\nsizes = json.load(open('params.json'))['dim']\n", "open('config.yaml')\n", "open('data.pkl', 'rb')\n",
+])
+def test_what_decides_sizes_and_what_nobody_knows_is_asked_for(run, text):
+    with pytest.raises(InvalidSpec, match="which is not there"):
+        run(text)
+
+
+POOL = """
+import multiprocessing
+with multiprocessing.Pool(3) as pool:
+    assert list(pool.imap(abs, [-1, 2])) == pool.map(abs, [1, -2]) == [1, 2]
+    assert pool.starmap_async(max, [(1, 3)]).get() == [3] and pool.apply(abs, (-4,)) == 4
+with multiprocessing.get_context("fork").Pool() as pool:
+    assert pool.map_async(abs, [-5]).get() == [5]
+"""
+
+
+def test_a_pool_of_processes_works_in_the_process_itself(run):
+    assert any("pool of processes" in one for one in run(POOL))
