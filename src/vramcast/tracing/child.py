@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -25,7 +26,6 @@ from vramcast.errors import InvalidSpec, Note, OutOfMemory, Unsupported, Vramcas
 from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.environment.made_up import lacking, make
-from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, folder_nearby, named_missing, stand_in_for
 from vramcast.tracing.script_watch import Enough, Watch
@@ -113,7 +113,7 @@ def main(folder: Path) -> None:
         for path in job.made:
             make(path, session.overlay, session.simulation, job.path)
         watch.start()
-        _run(job, watch, session.overlay)
+        _run(job, watch, lambda error: lacking(session.overlay, error, job.path))
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -138,7 +138,7 @@ def _room(job: ScriptJob) -> int | None:
     return max(0, (job.capacity_bytes or job.gpu.visible_bytes) - context)
 
 
-def _run(job: ScriptJob, watch: Watch, overlay: Overlay) -> None:
+def _run(job: ScriptJob, watch: Watch, lacks_data: Callable[[BaseException], str] = lambda _error: "") -> None:
     sys.path += (str(ROOT), *job.folders)  # behind all that the script finds by itself
     try:
         start_script(job)
@@ -146,10 +146,8 @@ def _run(job: ScriptJob, watch: Watch, overlay: Overlay) -> None:
         pass
     except SystemExit as error:
         if not watch.goes_on_after(error) and error.code not in (None, 0):
-            watch.write(
-                error=Note("{} exited with {!r}", job.path, error.code), exited=True,
-                lacking=lacking(overlay, error, job.path),
-            )
+            said = Note("{} exited with {!r}", job.path, error.code)
+            watch.write(error=said, exited=True, lacking=lacks_data(error))
     except VramcastError as error:
         if not watch.goes_on_after(error):
             watch.write(error=error.__str__(), kind=type(error))
@@ -161,7 +159,7 @@ def _run(job: ScriptJob, watch: Watch, overlay: Overlay) -> None:
             watch.write(
                 error=Note("{}{}: {}", file, line, said), kind=kind, missing=named_missing(error),
                 nearby=folder_nearby(lacks, Path(file)) if lacks else "",
-                lacking=lacking(overlay, error, job.path),
+                lacking=lacks_data(error),
                 is_unlaunched=bool(RANKS.search(linecache.getline(file, int(line[1:] or 0)))),
             )
     watch.finish()

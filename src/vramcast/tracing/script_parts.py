@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.recordings.stacks import LIBRARY
-from vramcast.tracing.targets import OWN
+from vramcast.tracing.packages import OWN
 
 FIRST_INPUTS: Final = ("input_ids", "inputs_embeds", "pixel_values")
 """Of a network that is called by keywords, the one whose first dimension counts samples."""
