@@ -169,8 +169,8 @@ def _with_decode(
 ) -> Speed:
     """Steps of those who generate at once: as many of the users as the cache holds."""
     users = ceil_div(job.requests.concurrency, job.plan.dp)
-    together = job.requests.concurrency if held is None or users <= held else max(1, int(held)) * job.plan.dp
-    users = ceil_div(together, job.plan.dp)
+    users = users if held is None else min(users, max(1, int(held)))
+    together = min(job.requests.concurrency, users * job.plan.dp)
     step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
     tokens = tokens_of_step(job)
     return replace(
