@@ -8,11 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 import vramcast
-from benchmarks.speed import PUBLISHED, Case, job_of, published
-from vramcast.catalogue.gpus import load_gpu, parse_gpus
+from benchmarks.speed import PUBLISHED, Case, published
+from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import ServeAnswer
-from vramcast.estimate.speed import timed
 from vramcast.timing.forward import layer_work
 from vramcast.timing.roofline import machine_of, step_time
 from vramcast.timing.work import ROUTING, VLLM, Placement, Setting, Step, Work, execution_of
@@ -138,15 +137,6 @@ def test_decode_alone_is_of_those_whom_the_cache_holds() -> None:
     assert 2 < held < 64
     assert many.speed.decode_tokens_per_s == pytest.approx(held / many.speed.step_s)
     assert many.speed.decode_tokens_per_s_per_user > few.speed.decode_tokens_per_s_per_user / 4
-
-
-def test_a_cache_without_room_for_one_makes_no_more_users_of_one() -> None:
-    row = {"timed_as": "vllm@0.19", "model": "llama-3.1-8b", "input_len": "128", "output_len": "128", "tp": "1",
-           "kv_dtype": "auto", "weights": "auto", "gpu": "h100-sxm-80gb"}
-    job = job_of(row, batch=1)
-    speed = timed(replace(job, plan=replace(job.plan, dp=4), cluster=parse_gpus("4xh100-sxm-80gb")), held=0.5).speed
-    assert speed is not None and speed.step_s is not None
-    assert speed.decode_tokens_per_s == pytest.approx(1 / speed.step_s)
 
 
 @pytest.mark.parametrize("context", [2048, 65536])
