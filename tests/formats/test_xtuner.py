@@ -63,6 +63,11 @@ def test_eight_bits_may_be_asked_of_the_loader(tmp_path: Path) -> None:
     assert read(written(tmp_path, ", load_in_8bit=True")).options["base-weights"] == "int8"
 
 
+def test_a_name_of_cross_attention_is_passed_over(tmp_path: Path) -> None:
+    more = LORA.replace("r=64", "r=64, target_modules=['q_proj', 'q_attn']")
+    assert read(written(tmp_path, lora=more)).options["lora-targets"] == "q_proj"
+
+
 def test_ranks_that_share_samples_are_ulysses(tmp_path: Path) -> None:
     found = read(written(tmp_path, more="sequence_parallel_size = 4\n")).options
     assert (found["cp"], found["cp-kind"]) == (4, "ulysses")

@@ -191,6 +191,10 @@ def _model(model: Watched) -> dict[str, Any]:
     return together(found, _adapters(model, network))
 
 
+OF_CROSS_ATTENTION: Final = ("q_attn",)
+"""A module that decoders lack, so that PEFT passes over its name [transformers models/gpt_bigcode/
+modeling_gpt_bigcode.py `GPTBigCodeAttention.__init__`]."""
+
 LOADERS: Final = tuple(f"{name}ForCausalLM.from_pretrained" for name in ("AutoModel", "Mistral"))
 
 KERNELS: Final = {"flash_attention_2": "flash", "sdpa": None, "eager": "eager"}
@@ -220,7 +224,8 @@ def _adapters(model: Watched, network: Watched, name: str = "lora") -> dict[str,
         return {}
     lora = model.section(name, Known("xtuner", "lora"))
     chosen = lora.get("target_modules")
-    targets = ",".join(map(str, chosen)) if isinstance(chosen, list) else chosen or "all-linear"
+    named = [str(one) for one in chosen if one not in OF_CROSS_ATTENTION] if isinstance(chosen, list) else []
+    targets = ",".join(named) if isinstance(chosen, list) else chosen or "all-linear"
     return without_none({
         "peft": "lora", "lora-rank": lora.count("r") or 8, "lora-dropout": lora.number("lora_dropout"),
         "lora-targets": targets, "adapter-dtype": "fp32", "base-weights": base,
