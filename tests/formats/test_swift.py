@@ -100,7 +100,7 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
 @pytest.mark.parametrize("more, sentence", [
     ("--task_type embedding", "task_type"),
     ("--tuner_type llamapro", "'llamapro' is not modelled"),
-    ("--rlhf_type gkd", "'gkd' is not one of dpo, grpo, rm"),
+    ("--rlhf_type ppo", "'ppo' is not one of dpo, grpo, rm"),
     ("--rlhf_type cpo --cpo_alpha 0", "cpo_alpha: 0 leaves out"),
     ("--fsdp my.json", "fsdp: is a file of its own"),
     ("--rlhf_type grpo --use_vllm true --vllm_mode colocate", "puts an engine on the same cards; vramcast rl answers"),
