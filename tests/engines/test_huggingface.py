@@ -260,3 +260,28 @@ def test_adapters_of_a_scan_s_steps_are_those_of_a_packed_jamba() -> None:
     assert any("exp_avg of mamba.dt.lora" in name for name in names)
     with pytest.raises(Unsupported, match=r"mamba\.x"):
         answer(job_of(asked))
+
+
+def test_fsdp1_around_experts_keeps_the_rest_gathered() -> None:
+    """Attention of 32 layers of Mixtral in 16 bits, with both ends, is in the root instead of in the layers' units."""
+    asked = {"model": "mixtral-8x7b", "engine": "huggingface@5.14", "gpus": "8xh200", "seq-len": 128, "peft": "lora",
+             "shards": "everything", "sharded-by": "fsdp1", "precision": "bf16", "recompute": "full"}
+    layers = answer(job_of(asked), with_changes=False)
+    experts = answer(job_of(asked | {"engine-option": ("fsdp_units=experts",)}), with_changes=False)
+
+    def held(found: Answer, path: str) -> int:
+        return sum(entry.num_bytes for entry in found.fullest.ledger if path in entry.path)
+
+    attention = 2 * 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 2 * 4096)
+    grown = held(experts, "root/unsharded flat weight") - held(layers, "root/unsharded flat weight")
+    assert grown == pytest.approx(attention, rel=0.001)
+    assert held(experts, "31/unsharded flat weight") < held(layers, "31/unsharded flat weight")
+    assert held(experts, "weight shard") == pytest.approx(held(layers, "weight shard"), rel=0.001)
+
+
+@pytest.mark.parametrize("more", [{"sharded-by": "fsdp2"}, {"model": "llama-3.2-1b"}])
+def test_units_of_experts_are_fsdp1_s(more: dict[str, str]) -> None:
+    asked = {"model": "mixtral-8x7b", "engine": "huggingface", "gpus": "8xh200", "shards": "everything",
+             "sharded-by": "fsdp1", "engine-option": ("fsdp_units=experts",)}
+    with pytest.raises(Unsupported, match="units of experts alone"):
+        answer(job_of(asked | more), with_changes=False)

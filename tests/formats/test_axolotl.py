@@ -200,6 +200,15 @@ def test_kernels_that_read_fp32_leave_ends_and_norms_so(more: dict[str, Any], wi
     assert ("fp32_modules=true" in read(tmp_path, **FULL | more)["engine-option"]) == wide
 
 
+@pytest.mark.parametrize("version, said", [(1, ""), (2, "units of MixtralSparseMoeBlock")])
+def test_blocks_of_experts_are_units_of_fsdp1(version: int, said: str, tmp_path: Path) -> None:
+    wrapped = {"fsdp_transformer_layer_cls_to_wrap": "MixtralSparseMoeBlock"}
+    changes = {"base_model": "mixtral-8x7b", "fsdp": ["full_shard", "auto_wrap"], "fsdp_config": wrapped,
+               "fsdp_version": version, "optimizer": "adamw_torch_fused"}
+    found = read_files([written(tmp_path, "axolotl.yaml", table(**changes))], command="train")
+    assert said in refusal(found) if said else "fsdp_units=experts" in found.options["engine-option"]
+
+
 @pytest.mark.parametrize("said, pairs", [
     ({"activation_dtype": "int8", "weight_dtype": "int4", "group_size": 64, "fake_quant_after_n_steps": 10},
      {"qat=int8-int4", "qat_group=64"}),

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR, VALUE
 from vramcast.domain.job import Job, Precision, RankProgram, Recompute
+from vramcast.domain.model import MoE
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
 from vramcast.engines.eager.checks import refuse_unsharded
@@ -162,9 +163,30 @@ def _sharded(job: Job, who: Sharder) -> RankProgram:
         hooks_hold=older and reentrant(job) and job.plan.recompute is Recompute.FULL,
     )
     recipe, stored = _stored(job, _recipe(job, narrow=mixed), who)
-    sharding = replace(sharding, loads_whole=loads_whole(job))
-    said = (*_said_sharder(job, who), *stored, *packing_sentences(job), *_loaded(job))
+    alone = _experts_alone(job, who)
+    sharding = replace(sharding, loads_whole=loads_whole(job), experts_alone=bool(alone))
+    said = (*_said_sharder(job, who), *alone, *stored, *packing_sentences(job), *_loaded(job))
     return sharded_role(job, recipe, sharding, *said, compared=rated(job, recipe))
+
+
+EXPERTS_ALONE: Final = (
+    "FullyShardedDataParallel (FSDP1): a flat weight for router and experts of every layer, one for all the rest, "
+    "which is gathered for the whole step"
+)
+
+
+def _experts_alone(job: Job, who: Sharder) -> tuple[str, ...]:
+    """What is said where the blocks of experts are wrapped instead of layers; the root, which holds the rest, frees
+    nothing between forward and backward [pytorch fsdp/_runtime_utils.py `_lazy_init`].
+
+    Raises: Unsupported where there are other parts, and for FSDP2
+    """
+    if job.engine_options.get("fsdp_units", "layers") != "experts":
+        return ()
+    layers = job.model.main.layers
+    if who != "fsdp1" or not all(isinstance(layer.channel, MoE) for layer in layers) or len(job.model.stacks) > 1:
+        raise Unsupported("units of experts alone are modelled for FSDP1 and networks with experts in every layer")
+    return (EXPERTS_ALONE,)
 
 
 def _stored(job: Job, recipe: Recipe, who: Sharder) -> tuple[Recipe, tuple[str, ...]]:

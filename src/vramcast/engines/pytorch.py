@@ -259,7 +259,7 @@ def sharded_role(
     job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str, compared: Rated | None = None
 ) -> RankProgram:
     """All ranks do the same, each with its share."""
-    said = [*assumptions, UNITS[sharding.by]]
+    said = [*assumptions, *(() if sharding.experts_alone else (UNITS[sharding.by],))]
     if sharding.by == "fsdp1" and sharding.ranks == 1:
         said.append("FSDP1 over one GPU shards nothing, whatever was asked: PyTorch makes it NO_SHARD")
     if recipe.sizes.adapter is not None and sharding.by == "fsdp1":

@@ -353,6 +353,7 @@ class HuggingFace(Zero, frozen=True):
     liger: bool | str = False  # Liger's kernels: all, or those named, rope+rms_norm
     cut_cross_entropy: bool = False  # Apple's loss over hidden states, beside --loss fused_linear
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
+    fsdp_units: Literal["layers", "experts"] = "layers"  # what FSDP1 wraps
     fp32_modules: bool = False  # norms, embedding and head, beside layers of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     defers_sync: bool = True  # FSDP: gradients of micro-batches before the last add up unsharded

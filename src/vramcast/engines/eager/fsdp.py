@@ -33,6 +33,7 @@ from vramcast.engines.eager.recipe import (
     with_experts_outside,
     with_frozen_in_root,
     with_local_experts,
+    with_rest_in_root,
 )
 from vramcast.errors import Note
 from vramcast.parallel.fsdp import (
@@ -312,6 +313,8 @@ def sharded_phases(
         found = with_local_experts(found, recipe.sizes.dispatch.ranks)
     if sharding.frozen_in_root:
         found = with_frozen_in_root(found, (tower.stack.name for tower in recipe.towers))
+    if sharding.experts_alone:
+        found = with_rest_in_root(found)
     around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)
     held = tuple(around.shards())
     around.synchronises = stepping.grad_accum == 1 or not sharding.defers

@@ -244,6 +244,10 @@ def elements(found: tuple[Weight, ...], *, learning_only: bool = False) -> int:
 
 
 ROOT: Final = "root"
+
+ROUTED: Final = "moe."
+"""How the paths of routers and of experts begin."""
+
 STORAGE_WIDTH: Final = 2
 """Packed weights are kept as numbers of 16 bits (bnb_4bit_quant_storage) [bytes]."""
 
@@ -265,6 +269,7 @@ class Sharding(Struct, frozen=True):
     offload: bool = False  # shards, gradients and the optimizer's states are on the host
     defers: bool = True  # gradients of micro-batches before the last add up unsharded
     reduced: int | None = None  # gradients while they are reduced, of FSDP2 add up; None: as weights are gathered
+    experts_alone: bool = False  # FSDP1: routers and experts are the units, all else is in the root
     frozen_in_root: bool = False  # FSDP2: towers of which nothing learns have no units of their own
     float8: bool = False  # FSDP2: matrices of layers are gathered in 8 bits, and stay so
 
@@ -365,6 +370,16 @@ def with_frozen_in_root(found: Mapping[str, Part], towers: Iterable[str]) -> Map
              for owner in sorted(still) for w in found[owner].own)
     root = replace(found[ROOT], own=(*found[ROOT].own, *moved))
     return {owner: part for owner, part in found.items() if owner not in still} | {ROOT: root}
+
+
+def with_rest_in_root(found: Mapping[str, Part]) -> Mapping[str, Part]:
+    """The same, of layers with experts all but these and their routers owned by the root; adapters stay apart."""
+    rest = [weight for owner, part in found.items() if owner != ROOT for weight in part.own
+            if not weight.path.startswith(ROUTED)]
+    moved = (replace(w, shape=(w.repeats * w.shape[0], *w.shape[1:]), repeats=1) for w in rest)
+    left = {owner: replace(part, own=tuple(weight for weight in part.own if weight.path.startswith(ROUTED)))
+            for owner, part in found.items() if owner != ROOT}
+    return {**left, ROOT: replace(found[ROOT], own=(*found[ROOT].own, *moved))}
 
 
 def sharded(found: Mapping[str, Part]) -> Iterator[Weight]:

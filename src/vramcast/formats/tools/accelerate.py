@@ -16,7 +16,7 @@ from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
-from vramcast.formats.reading import ELSEWHERE, NO_GPU, Config, Reading, written
+from vramcast.formats.reading import ELSEWHERE, NO_GPU, Config, Reading, together, written
 from vramcast.formats.tools import deepspeed
 from vramcast.formats.tools.deepspeed import PLACES
 from vramcast.formats.watched import Known, Watched
@@ -48,6 +48,9 @@ WRAPPED: Final = ("TRANSFORMER_BASED_WRAP",)
 
 LAYER: Final = re.compile(r"\w*(?<!Moe)(?<!MoE)(?:Layer|Block)")
 """How Transformers calls one layer of a network; its parts end in MLP, Attention, MoeBlock, Experts ..."""
+
+EXPERTS: Final = re.compile(r"(?:Mixtral|Qwen3Moe|Olmoe|Phimoe)SparseMoeBlock")
+"""Router and experts of a layer, and nothing else."""
 
 PREFETCHES: Final = {"backward_pre": "pre", "no_prefetch": "none"}
 """The latter where nothing is said; in any case [acc]."""
@@ -157,7 +160,7 @@ def fsdp_options(
 
     version = fsdp.count(key("version")) or version
     policy = str(fsdp.get(key("auto_wrap_policy"), wrap)).upper()
-    check_units(fsdp, key("transformer_layer_cls_to_wrap"))
+    experts = check_units(fsdp, key("transformer_layer_cls_to_wrap"), experts=version == 1)
     if policy not in WRAPPED:
         fsdp.cannot(key("auto_wrap_policy"), "{} is not modelled; {} is", policy[:40], ", ".join(WRAPPED))
     fsdp.get(key("min_num_params"))  # of the other policy
@@ -174,6 +177,8 @@ def fsdp_options(
         else:
             fsdp.only(key("forward_prefetch"), False, "false")
             found |= {"engine-option": (f"backward_prefetch={prefetch or 'none'}",)}
+        if experts:
+            found = together(found, {"engine-option": ("fsdp_units=experts",)})
     if offload or fsdp.flag(key("offload_params")) or fsdp.flag(key("cpu_offload")):
         found |= {"offload-optimizer": "cpu", "offload-parameters": "cpu"}
     if fsdp.flag(key("activation_checkpointing")):
@@ -184,12 +189,21 @@ def fsdp_options(
     }
 
 
-def check_units(fsdp: Watched, key: str) -> None:
-    """Refuse units that are no whole layers."""
+def check_units(fsdp: Watched, key: str, *, experts: bool = False) -> bool:
+    """Refuse units that are no whole layers.
+
+    Args:
+        experts: layers' blocks of experts may be
+
+    Returns: whether these are
+    """
     named = fsdp.get(key) or ()
     listed = named if isinstance(named, (list, tuple)) else str(named).split(",")
+    if experts and listed and all(EXPERTS.fullmatch(str(name).strip()) for name in listed):
+        return True
     if others := [text for name in listed if not LAYER.fullmatch(text := str(name).strip())]:
         fsdp.cannot(key, "units of {} are not modelled; units of one layer are", others[0][:60])
+    return False
 
 
 def _strategy(fsdp: Watched, strategy_key: str, reshard_key: str, given: str | None, version: int) -> dict[str, Any]:
