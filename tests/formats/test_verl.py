@@ -170,6 +170,13 @@ def test_what_the_engine_is_told_says_the_same_as_to_itself() -> None:
     assert any("FULL_DECODE_ONLY" in note for note in found.notes)
 
 
+def test_a_reference_without_weights_of_its_own_has_no_type() -> None:
+    lora = "actor_rollout_ref.model.lora_rank=32 actor_rollout_ref.model.target_modules=all-linear"
+    named = "actor_rollout_ref.ref.fsdp_config.model_dtype"
+    assert not of(f"{lora} {named}=bfloat16").unread
+    assert named.removeprefix("actor_rollout_ref.") in sentence(of(f"{named}=bfloat16").unread)
+
+
 def test_a_teacher_has_cards_of_its_own_and_is_said() -> None:
     found = of("distillation.enabled=True distillation.nnodes=1 distillation.n_gpus_per_node=4")
     assert not found.unread and any("the teacher answers on 4 cards" in note for note in found.notes)

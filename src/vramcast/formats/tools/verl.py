@@ -418,7 +418,7 @@ def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> N
     for name in REPLAYS:
         values.get(name)
     if values.get("model.lora_rank"):  # the reference is the network without its adapter
-        values.get("ref.fsdp_config.model_dtype")
+        values.pop("ref.fsdp_config.model_dtype", None)
     for name, why in (REFUSED if megatron else REFUSED | OF_MCORE).items():
         values.must_be_off(name, why)
     if values.get("trainer.device", "cuda") != "cuda":
