@@ -317,7 +317,7 @@ def distillation_loss(divergence: str, *, by_rows: bool = False) -> str:
 def _logits_alone(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """The logits are there, and nothing is made of them."""
     del spec
-    return graph.call("return", [logits], [scalar(graph)], differentiable=False)
+    return graph.call("return", [logits], [scalar(graph)])
 
 
 def _asks_teacher(graph: Graph, size: int) -> Value:
