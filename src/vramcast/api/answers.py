@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vramcast import catalogue, engines, estimate, question, search
+from vramcast import catalogue, domain, engines, estimate, question, search
 from vramcast.api.jobs import question_of
 from vramcast.domain.job import Job
-from vramcast.domain.serving import PipelineJob
 from vramcast.errors import InvalidSpec
 from vramcast.question.amounts import headroom_of
 from vramcast.question.options import NO_SEARCH, OPTIONS, parse
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from vramcast.domain.answer import Answer, Found, PostTrainingAnswer, ServeAnswer
     from vramcast.domain.pipeline import DiffusionJob
     from vramcast.domain.post_training import PostTrainingJob
-    from vramcast.domain.serving import ServeJob
+    from vramcast.domain.serving import PipelineJob, ServeJob
     from vramcast.question.build import Resolve
 
 
@@ -31,7 +30,7 @@ def train_answer(
 ) -> tuple[Job | DiffusionJob, Answer]:
     """A training question on top of a job file: the job, and its answer with what files of other tools said."""
     asked = question_of(options, file, "train")
-    if question.diffusion.trains_pipeline(asked.options):
+    if question.build.trains_pipeline(asked.options):
         pipeline_job = question.diffusion.build_diffusion(asked.options)
         return pipeline_job, asked.noted(estimate.diffusion.answer(pipeline_job, with_changes=with_changes))
     job = question.build.build_job(asked.options, resolve=resolve or asked.resolve)
@@ -56,7 +55,7 @@ def serve_answer(
     job = question.serving.build_serving(asked.options, resolve=resolve or asked.resolve)
     if goal is None and asked.options.get("headroom") is not None:
         raise InvalidSpec(NO_SEARCH)
-    if goal is None or isinstance(job, PipelineJob):
+    if goal is None or isinstance(job, domain.serving.PipelineJob):
         return asked.noted(estimate.serving.answer(job, with_changes=with_changes))
 
     cards, headroom = map(catalogue.gpus.load_gpu, catalogue.gpus.gpu_names()), headroom_of(asked.options)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
+    from vramcast.estimate import changes as changes
     from vramcast.estimate import checks as checks
     from vramcast.estimate import diffusion as diffusion
     from vramcast.estimate import layers as layers

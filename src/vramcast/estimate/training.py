@@ -30,7 +30,6 @@ from vramcast.domain.version import named, newer, version_text
 from vramcast.engines.eager.trl import uncounted
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.errors import Note, UnknownName
-from vramcast.estimate.changes import Need, best_first, combined_change, single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
@@ -142,6 +141,7 @@ def _freeing(program: Program, others: dict[Tensor, Tensor]) -> Iterator[Node]:
 
 if TYPE_CHECKING:
     from vramcast.domain.snapshot import Snapshot
+    from vramcast.estimate.changes import Need
 
 FAR_BELOW: Final = 0.7
 """Share of the largest live memory of a run's roles below which no role needs most, whatever the allocator adds: of
@@ -196,14 +196,14 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
 def _offered(job: Job, ranks: list[RankAnswer], time: StepTime | None) -> tuple[Change, ...]:
     """Changes that lower the peak; where none of them alone is sure to be enough, first those that are together."""
     needed = ranks[0].needed_bytes
-    alone = single_changes(job, needed, measure=need, time=time)
+    alone = estimate.changes.single_changes(job, needed, measure=need, time=time)
     if any(change.verdict is Fit.FITS for change in alone):
         return alone
-    together = combined_change(job, needed, measure=need, time=time)
+    together = estimate.changes.combined_change(job, needed, measure=need, time=time)
     known = {change.change for change in alone}
     if together is None or together.change in known:
         return alone
-    return best_first((together, *alone))
+    return estimate.changes.best_first((together, *alone))
 
 
 def _recipe(job: Job) -> Iterator[str]:
@@ -287,7 +287,7 @@ def need_of(job: Job, programs: Sequence[RankProgram]) -> Need:
             program, high_bytes=high, needed_bytes=found.needed_bytes, capacity_bytes=job.cluster.gpu.visible_bytes,
             outside=(*beside(job), *program.outside), alloc_conf=job.alloc_conf,
         )
-    return Need(found.needed_bytes, high)
+    return estimate.changes.Need(found.needed_bytes, high)
 
 
 def needed_bytes(job: Job) -> int:

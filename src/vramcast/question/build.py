@@ -20,13 +20,14 @@ from vramcast.blocks.lengths import usual_lengths
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import Place, has, paths_within, places_of, word_of
 from vramcast.catalogue.clusters import Market, cluster_of
+from vramcast.catalogue.index import is_pipeline
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Checkpoint, Head, Model, Run, classifier, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
-from vramcast.engines.training import PURE, TRAINING, checkout
+from vramcast.engines.training import DIFFUSION, PURE, TRAINING, checkout
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
@@ -43,6 +44,14 @@ ONE_COPY: Final = (
 )
 
 Resolve = Callable[[str], Checkpoint]
+
+
+def trains_pipeline(options: Mapping[str, object]) -> bool:
+    """Whether the question is about a pipeline: its model is one, or its engine trains them."""
+    engine, model = str(options.get("engine") or "").partition("@")[0], options.get("model")
+    if engine:
+        return engine in DIFFUSION
+    return isinstance(model, str) and is_pipeline(model)
 
 
 def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:

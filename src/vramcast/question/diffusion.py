@@ -27,14 +27,6 @@ SAID: Final = frozenset((
 """What a question about training a pipeline can say."""
 
 
-def trains_pipeline(options: Mapping[str, object]) -> bool:
-    """Whether the question is about a pipeline: its model is one, or its engine trains them."""
-    engine, model = str(options.get("engine") or "").partition("@")[0], options.get("model")
-    if engine:
-        return engine in DIFFUSION
-    return isinstance(model, str) and catalogue.index.is_pipeline(model)
-
-
 def build_diffusion(options: Mapping[str, object]) -> DiffusionJob:
     """The job that a set of options asks for.
 

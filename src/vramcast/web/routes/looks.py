@@ -17,8 +17,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, VramcastError
 from vramcast.estimate.training import rank_programs, recorded
-from vramcast.question.build import Resolve
-from vramcast.question.diffusion import trains_pipeline
+from vramcast.question.build import Resolve, trains_pipeline
 from vramcast.question.option import table_of
 from vramcast.recordings.examine import Asked as LookAt
 from vramcast.report.replay_document import replay_document
