@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import sys
 from itertools import count, pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported
 from vramcast.tracing import child, scripts
 from vramcast.tracing.packages import folder_nearby
 from vramcast.tracing.run import answered_script
-from vramcast.tracing.script_watch import MOST_STEPS, QUIET_STEPS, Repetition, Step
+from vramcast.tracing.script_watch import MOST_STEPS, QUIET_STEPS, Repetition, Step, Watch
 from vramcast.tracing.scripts import run_script
 from vramcast.tracing.tape import Phase, highest, play
 
@@ -276,6 +277,7 @@ def test_a_script_that_never_ends_meets_its_time_limit_whichever_start_it_is():
 
 
 @pytest.mark.parametrize(("text", "kind", "message"), [
+    ("raise ModuleNotFoundError('Requirement x not met')", InvalidSpec, "does not have: Requirement x not met"),
     ("x = 1\nraise ValueError('wrong\\n shape')", InvalidSpec, r"script.py:2: .* failed with ValueError: wrong shape"),
     ("import no_such_module", InvalidSpec, r"script.py:1: it imports no_such_module, .*: pip install no-such-module"),
     ("def f(:\n  pass", InvalidSpec, r"script.py:1: the script itself failed with SyntaxError"),
@@ -508,3 +510,14 @@ def test_a_text_and_modules_given_in_place_of_files_run_as_files_do(own_folder):
     )
     found = run(script, text=text, texts={str(own_folder / "helper.py"): "ROWS = 3\n"}, is_training=False)
     assert found.parts.rows == 3 and found.parts.optimizers[0].sites[0].line == 9
+
+
+def test_the_time_limit_does_not_interrupt_the_record(tmp_path):
+    signal.setitimer(signal.ITIMER_REAL, 100)
+    session = child.Session(load_gpu("t4"))
+    with session.active():
+        watch = Watch(ScriptJob(path="script.py", gpu=load_gpu("t4")), session, tmp_path)
+        watch._loaders.backwards = 0  # as its start sets it, which changes torch for good
+        watch.write()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and (tmp_path / scripts.RECORD).is_file()
+    (tmp_path / scripts.RECORD).unlink()

@@ -60,6 +60,7 @@ NOT_THERE: Final = (
     "enough"
 )
 OTHER_VERSION: Final = "{} {} is installed, and the script wants another version of it: {}"
+NEEDS_PACKAGE: Final = "it asks for a package which this Python does not have: {}"
 NONE_THERE: Final = "it needs files that are not there: {}"
 ITS_PYTHON: Final = "put {} on the path, its Python alone is enough, as compiled modules stand in: {}"
 NO_DEEPSPEED: Final = (
@@ -177,6 +178,8 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
         return InvalidSpec, Note(ITS_PYTHON, missing, str(error))
     if missing and (advised := advice(missing)):
         return InvalidSpec, advised
+    if isinstance(error, ModuleNotFoundError) and not error.name:  # of who checks what it requires
+        return InvalidSpec, Note(NEEDS_PACKAGE, str(error))
     if isinstance(error, FileNotFoundError):
         what = Note(NOT_THERE, str(error.filename)) if error.filename else Note(NONE_THERE, words_of(error))
         return InvalidSpec, what

@@ -176,6 +176,7 @@ class Watch:
         if self._is_written:
             return
         self._is_written = True
+        signal.setitimer(signal.ITIMER_REAL, 0)  # which would end this halfway
         stopped = stopped or self._end_of_steps
         session, job = self._session, self._job
         device = session.fullest
