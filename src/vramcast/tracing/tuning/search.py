@@ -34,6 +34,8 @@ ORDER: Final = ("batch", "optimizer", "attention", "checkpoint", "precision", "o
 """Of the lines that changes put at one place: what compiles stands behind what it compiles."""
 GROWTH: Final = 2  # of a micro-batch, where the effective batch may change
 MOST_GROWTHS: Final = 10
+STAYS: Final = (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER, Category.WORKSPACES, "process")
+"""Parts of a ledger that no micro-batch changes."""
 NEAR: Final = 1.05
 """Of the card: what is thought to need no more is traced, too."""
 BATCH_TRACES: Final = 4  # of one search for the largest micro-batch
@@ -263,6 +265,7 @@ class Search:
 
     def _failed(self, changes: tuple[Change, ...], why: str) -> Trial:
         row = TunedRun(changes=tuple(one.words for one in changes), fits=False, failure=why[:LONGEST_REASON])
+        self._say(Note("  no candidate: {}", row.failure))
         self._trials.append(Trial(changes, 0, 0, None, ScriptParts(), row, {}))
         return self._trials[-1]
 
@@ -310,7 +313,7 @@ def _with(changes: Iterable[Change], change: Change) -> tuple[Change, ...]:
 
 
 def _need(known: dict[int, Trial]) -> Callable[[int], float]:
-    """What a micro-batch is thought to need: a line through two traces, or from what activations take in one."""
+    """What a micro-batch is thought to need: a line through two traces; from one all but weights and states grows."""
     points = sorted((micro, trial.needed_bytes, trial) for micro, trial in known.items())
     if len(points) > 1:
         (low, need, _), (high, more, _) = points[-2:]
@@ -318,10 +321,10 @@ def _need(known: dict[int, Trial]) -> Callable[[int], float]:
         return lambda micro: need + slope * (micro - low)
     micro_now, need, trial = points[0]
     assert trial.answer is not None
-    moves = sum(
-        entry.num_bytes for entry in trial.answer.fullest.ledger
-        if entry.path.split("/")[0] in (Category.ACTIVATIONS, Category.TEMPORARIES, Category.INPUTS)
+    stays = sum(
+        entry.num_bytes for entry in trial.answer.fullest.ledger if entry.path.split("/")[0] in STAYS
     )
+    moves = max(0, need - stays)
     return lambda micro: need + moves * (micro / micro_now - 1)
 
 
