@@ -82,8 +82,8 @@ class Walk(Struct, frozen=True):
 def reduction(source: Strided, dims: Sequence[int], out_itemsize: int) -> Walk:
     """The walk of reducing `dims` of a tensor into a contiguous output.
 
-    >>> reduction(Strided((8, 4, 16), (64, 16, 1), 4), (0, 1), 4)[:3]
-    ((32, 16), (0, 4), (64, 4))
+    >>> reduction(Strided((8, 4, 16), (64, 16, 1), 4), (0, 1), 4)
+    Walk(sizes=(32, 16), output=(0, 4), input=(64, 4), itemsize=4, offset=0)
     """
     reduced = {dim % len(source.sizes) for dim in dims} if source.sizes else set()
     out, step = [0] * len(source.sizes), out_itemsize
