@@ -69,9 +69,9 @@ def lacking(overlay: Overlay, error: BaseException, script: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     said = str(error) or (frames[-1].line or "" if frames else "")  # of a bare assertion
     named = os.fsdecode(error.filename) if isinstance(error, FileNotFoundError) and error.filename else ""
-    vacant = overlay.vacant
-    sought = vacant | overlay.missed
-    paths = [*vacant] if EMPTY.search(said) else [*overlay.missed] if NOT_FOUND.search(said) else []
+    sought = overlay.vacant | overlay.missed
+    paths = [path for path in sought if not PurePath(path).suffix] if EMPTY.search(said) else []
+    paths += overlay.missed if NOT_FOUND.search(said) else ()
     paths += [path for path, given in sought.items() if given == named or (len(given) > 1 and given in said)]
     text = project_text(script)
     path = next((path for path in reversed(paths) if _is_made(path, text)), "")
@@ -120,7 +120,8 @@ def _folder(path: str, overlay: Overlay, text: str, simulation: Simulation) -> N
     place = overlay.made_path(path)
     Path(place).mkdir(parents=True, exist_ok=True)
     named = NAMED_KIND.search(text)
-    suffix = (f".{named[1]}" if named else ".jpg") if SPEAKS_OF_IMAGES.search(text) else SOUNDS[0]
+    is_heard = SPEAKS_OF_SOUNDS.search(text) and not SPEAKS_OF_IMAGES.search(text)
+    suffix = SOUNDS[0] if is_heard else f".{named[1]}" if named else ".jpg"
     first = Path(place, NAME.format(0, 0, suffix))
     one = MAKERS[suffix](first, NAME.format(0, 0, suffix), text, simulation)
     for number in range(1, FILES):
