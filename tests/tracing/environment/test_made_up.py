@@ -50,6 +50,8 @@ known = json.load(open("/coco-of-nobody/instances_train2017.json"))
 first = known["images"][known["annotations"][20]["image_id"]]
 assert Image.open("/coco-of-nobody/train2017/" + first["file_name"]).size == (64, 64)
 assert Image.open("/coco-of-nobody/masks/1.png").mode == "L"
+with open(os.open("script.py", os.O_RDONLY)) as file:  # a descriptor is no path
+    assert file.read()
 """
 
 

@@ -62,12 +62,12 @@ class Overlay:
 
     def for_opening(self, path: Any) -> Any:
         """Where to find a file or folder that is opened: below a folder that stands in it is made."""
-        found = self.for_reading(path)
-        if found == path and self.made and not self._lexists(path):
-            given = self._absolute(path)
-            if given is not None and any(given.startswith(root + os.sep) for root in self.made):
-                self.make(given)
-                return self.for_reading(path)
+        found, given = self.for_reading(path), self._absolute(path) if self.made else None
+        if given is None or found != path or self._lexists(given):
+            return found
+        if any(given.startswith(root + os.sep) for root in self.made):
+            self.make(given)
+            return self.for_reading(path)
         return found
 
     def made_path(self, given: str) -> str:
