@@ -54,6 +54,9 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run deepseek-v3:671b",
      {"model": "deepseek-v3", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run llama3.2", {"model": "llama-3.2-3b", "weights": "q4_k_m", "context": 8192}),
+    # the library's sizes alone are the tuned networks, whose context may be shorter (ollama/ollama#6865: 32768)
+    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run qwen2.5:72b",
+     {"model": "qwen2.5-72b-instruct", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama run qwen3:8b",
      {"model": "qwen3-8b", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run --keepalive 1h --think=high --verbose qwen3:8b a=b",

@@ -37,6 +37,8 @@ T, F, X, M, P, C, H, B = (
     ({"family": "tensorflow"} | sizes(tried=2.38, limit=13.68, allocated=13.21), "why.pool_full", "13.68 GiB"),
     # missing: 31.25 - 14.41 - 2.13
     (sizes(tried=31.25, total=79.11, free=14.41, allocated=61.20, unallocated=2.13), "why.short", "14.71 GiB"),
+    # in a container, and cut off before PyTorch's own figures: the one process listed is this one
+    (sizes(tried=4.93, total=79.14, free=3.79, other_processes=75.33), "why.process_fills", "75.33 GiB"),
     ({"family": "cuda", "text": DRIVER}, "why.no_figures", ""),
     (sizes(tried=0.1, total=24, free=9, allocated=13, reserved=14), "why.second", ""),
 ])

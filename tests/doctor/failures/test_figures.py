@@ -20,6 +20,9 @@ from vramcast.units import GIB
     (sizes(total=79.33, free=26.16, other_processes=53.16, allocated=11.97, unallocated=40.69), {"others": None}),
     (sizes(total=79.11, free=14.41, other_processes=64.69, allocated=61.20, unallocated=2.13),
      {"others": None, "process": 64.69, "beside": 1.36, "own": True}),
+    # cut off before what PyTorch allocated: 0.02 is left beside the one listed, less than a context takes
+    (sizes(total=79.14, free=3.79, other_processes=75.33), {"others": None, "process": 75.33, "own": True}),
+    (sizes(total=79.14, free=3.79, other_processes=74.83), {"others": 74.83, "process": None, "own": False}),
     (sizes(total=24, free=1, other_processes=15, allocated=6, unallocated=1), {"others": 15, "own": False}),
     (sizes(total=24, used=20), {"free": 4}),
     (sizes(total=79.15, free=38.09, process=41.06), {"others": 0}),  # each printed with two decimals

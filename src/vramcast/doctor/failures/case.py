@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ROUNDING: Final = (1 << 30) // 100
 """Messages print GiB with two decimals: sums of such figures differ by as much [bytes]."""
 
+CONTEXT_LEAST: Final = 100 << 20
+"""A process whose request a card refuses holds a context there: at least so much [bytes]."""
+
 WIDTHS: Final[dict[str, int]] = {
     "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "int16": 2, "float": 4, "float32": 4,
     "int32": 4, "double": 8, "float64": 8, "int64": 8, "complex64": 8, "complex128": 16,
@@ -96,9 +99,9 @@ def figures_of(numbers: Numbers) -> Figures:
     if others is None:
         others = _left(used, process)
         others = 0 if others is not None and others < ROUNDING else others
-    elif process is None and used is not None and held is not None and used - others < held:
+    elif process is None and used is not None and used - others < (least := CONTEXT_LEAST if held is None else held):
         # what the listed processes leave cannot hold this one's memory: it is one of them (containers)
-        own = numbers.get("other_processes", 1) == 1 and held <= others <= used + ROUNDING
+        own = numbers.get("other_processes", 1) == 1 and least <= others <= used + ROUNDING
         process, others = (others, None) if own else (None, None)
     return Figures(
         tried=tried, total=total, free=free, allocated=allocated, reserved=reserved, unallocated=unallocated,

@@ -121,6 +121,7 @@ QUANTITIES: Final[dict[str, Callable[[Case], float | None]]] = {
     "others": _of_card("others"),
     "outside": beyond_context,
     "pools": lambda case: (case.figures.pools or 0) / (case.figures.total or 1 << 62),
+    "mine": _of_card("process"),
     "prefill_tokens": _prefill_tokens,
     "request": lambda case: (case.figures.tried or 0) / GIB,
     "retries": lambda case: case.number("num_alloc_retries"),
@@ -171,7 +172,10 @@ VALUES: Final[dict[str, Values]] = {
         "length": f"{int(case.number('max_model_len') or 0):,}", "tokens": f"{int(case.number('kv_tokens') or 0):,}",
     },
 }
-SHARES: Final = {"allocated": "live", "tried": "tried", "others": "others", "beside": "beside", "outside": "outside"}
+SHARES: Final = {
+    "allocated": "live", "tried": "tried", "others": "others", "process": "mine", "beside": "beside",
+    "outside": "outside",
+}
 """Figure -> the quantity that is its share of the card, 0 for others."""
 
 

@@ -22,6 +22,7 @@ from vramcast.errors import SourceError
 from vramcast.formats.reading import Config, Reading, Unread, command_of, plain
 from vramcast.formats.tools.llamacpp import ALL_LAYERS, network_of
 from vramcast.formats.watched import Known, Watched
+from vramcast.sources.by_name import by_name
 from vramcast.sources.logs import options as logged
 
 VARIABLES: Final = {
@@ -177,8 +178,8 @@ def _of_library(said: str) -> tuple[dict[str, str], str]:
     ({'model': 'deepseek-r1-distill-llama-70b', 'weights': 'q8_0'}, {'model': 'llama-3.2-3b', 'weights': 'q4_k_m'})
     >>> _of_library("gemma2:27b")[0], _of_library("llama3.2:1b")[0]
     ({'model': 'gemma-2-27b', 'weights': 'q4_0'}, {'model': 'llama-3.2-1b', 'weights': 'q8_0'})
-    >>> _of_library("qwen3-30b-a3b")[0]
-    {'model': 'qwen3-30b-a3b', 'weights': 'q4_k_m'}
+    >>> _of_library("qwen3-30b-a3b")[0], _of_library("qwen2.5:72b")[0]
+    ({'model': 'qwen3-30b-a3b', 'weights': 'q4_k_m'}, {'model': 'qwen2.5-72b-instruct', 'weights': 'q4_k_m'})
     """
     name, _, tag = said.rpartition("/")[2].lower().partition(":")
     stored = re.search(r"-(q\d\w*|fp16|bf16|mxfp4)$", tag)
@@ -194,7 +195,10 @@ def _of_library(said: str) -> tuple[dict[str, str], str]:
     joined = name.startswith(JOINED)
     spelt = re.sub(r"(?<=\d)(?=vl$)", "-", name) if joined else re.sub(r"(?<=[a-z])(?=\d)", "-", name)
     models = LIBRARY["models"]
-    named = models.get(tagged) or models.get(f"{name}:{size.partition('-')[0]}", f"{spelt}-{size}")
+    own = f"{spelt}-{size}"
+    if "-" not in size and (tuned := by_name(f"{own}-instruct")) is not None:
+        own = tuned.base  # a size alone is the tuned network, whose context may be another
+    named = models.get(tagged) or models.get(f"{name}:{size.partition('-')[0]}", own)
     behind = f"-{kind}" if kind else ""
     found, why = network_of(f"{named}{behind}", None if kind else named)
     return found, why.replace(f"{named}{behind}", said, 1)
