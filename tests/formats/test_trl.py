@@ -113,6 +113,8 @@ def test_a_student_reads_what_it_wrote_within_the_length_of_samples(
     ({"use_peft": True, "load_in_4bit": True}, "load_in_4bit: packs the teacher, too"),
     ({"packing": True}, "packing: beside GKD's own collator"), ({"use_liger_kernel": True}, "Liger's loss of GKD"),
     ({"teacher_model_init_kwargs": {"dtype": "auto"}}, "teacher_model_init_kwargs"),
+    ({"max_new_tokens": 2048}, "max_new_tokens: leaves no prompt within max_length"),
+    ({"max_length": 128, "lmbda": 0.0, "seq_kd": True}, "max_new_tokens: leaves no prompt within max_length"),
 ])
 def test_a_teacher_that_is_another_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=said):

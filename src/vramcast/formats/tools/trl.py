@@ -366,8 +366,12 @@ def _distilled(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
     pairs += ["teacher_dtype=float32"] if wide else []
     answers, own, length = values.count("max_new_tokens") or 128, values.number("lmbda", 0.5), options.get("seq-len")
     seq_kd = values.flag("seq_kd")
-    if (own or seq_kd) and isinstance(length, int) and length > answers:
-        found |= {"seq-len": length - answers, "completion-len": answers}
+    if (own or seq_kd) and isinstance(length, int):
+        if length > answers:
+            found |= {"seq-len": length - answers, "completion-len": answers}
+        else:  # prompts of what the collator keeps, up to max_length, and all that is written behind them
+            values.cannot("max_new_tokens", "leaves no prompt within max_length; give the prompt's length as --seq-len "
+                          "and --completion-len", option="completion-len")
     return found | ({"engine-option": tuple(pairs)} if pairs else {})
 
 
