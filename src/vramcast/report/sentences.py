@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from vramcast.domain.answer import Answer, PostTrainingAnswer, ServeAnswer
+from vramcast.domain.answer import Answer, LedgerEntry, PostTrainingAnswer, RankAnswer, ServeAnswer
+from vramcast.domain.calibration import ALLOCATOR
 from vramcast.domain.device import Cost, Price
 from vramcast.domain.verdict import Fit
 from vramcast.report.columns import table_lines
@@ -153,3 +154,19 @@ def stage_lines(answer: PostTrainingAnswer, words: Words) -> Iterator[str]:
     """The same as a table of text."""
     rows = stage_rows(answer, words)
     yield from table_lines(rows, right=frozenset(range(1, len(rows[0]))))
+
+
+def what_fills(rank: RankAnswer, words: Words) -> str:
+    """The largest entry at the peak; or the phase that allocates more, where most of that is what it left reserved."""
+    largest = rank.ledger[0]
+    most = max(rank.phases, key=lambda name: rank.phases[name].allocated_bytes)
+    allocated = rank.phases[most].allocated_bytes
+    if largest.path.startswith(f"{ALLOCATOR}/") and allocated > rank.peak.allocated_bytes + largest.num_bytes // 2:
+        return words("phase_leaves", phase=words(f"phase.{most}"), size=format_bytes(allocated))
+    return words("largest", path=_path_of(largest, words), size=format_bytes(largest.num_bytes))
+
+
+def _path_of(entry: LedgerEntry, words: Words) -> str:
+    if words.language == "en":
+        return entry.path
+    return entry.path.replace(entry.category, words(f"category.{entry.category}"), 1)

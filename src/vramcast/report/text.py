@@ -30,7 +30,7 @@ from vramcast.domain.answer import (
 from vramcast.lazy import lazy_pattern
 from vramcast.report.columns import table_lines, width_of
 from vramcast.report.messages import Words
-from vramcast.report.sentences import copies_of, cost_lines, headline, run_length, word_of
+from vramcast.report.sentences import copies_of, cost_lines, headline, run_length, what_fills, word_of
 from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
@@ -124,8 +124,7 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     else:
         yield headline(answer, words)
     if needed > capacity:
-        largest = answer.fullest.ledger[0]
-        yield "  " + words("largest", path=path_of(largest, words), size=format_bytes(largest.num_bytes))
+        yield "  " + what_fills(answer.fullest, words)
     if answer.fullest.needed_bytes > answer.peak.device_bytes:
         yield words("phase_decides", phase=words(f"phase.{answer.fullest.highest_phase}"))
     low, high = answer.interval_bytes
@@ -176,12 +175,6 @@ def trust(answer: Answer, likest: Likest, words: Words) -> str:
 def likely(chance: float) -> str:
     """A chance; no number of measured runs makes one certain."""
     return "> 99 %" if chance > 0.99 else "< 1 %" if chance < 0.01 else f"{100 * chance:.0f} %"
-
-
-def path_of(entry: LedgerEntry, words: Words) -> str:
-    if words.language == "en":
-        return entry.path
-    return entry.path.replace(entry.category, words(f"category.{entry.category}"), 1)
 
 
 def host(need: HostNeed, words: Words, *, short: bool = False) -> Iterator[str]:

@@ -135,6 +135,7 @@ ORDER: Final[tuple[str, ...]] = (
     "unallocated_bytes", "inactive_split_bytes", "private_pools_bytes", "allowed_bytes", "process_bytes",
     "other_processes_bytes", "other_allocations_bytes", "resident_bytes", "virtual_bytes",
     "used_fraction", "threshold", "max_model_len", "kv_tokens", "kv_needed_bytes", "kv_available_bytes",
+    "model_layers", "card_layers",
     "estimated_max_len", "sequences", "blocks", "memory_fraction", "num_alloc_retries", "num_ooms", "exit_code",
     "device",
 )
