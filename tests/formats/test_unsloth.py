@@ -72,6 +72,17 @@ def test_a_notebook_is_its_whole_question(name: str, content: Any, tmp_path: Pat
     assert asked(written(tmp_path, name, content), gpus="t4").plan.precision == "amp-fp16"
 
 
+@pytest.mark.parametrize("trainer, said, length", [
+    ("SFT", "max_seq_length = 1024", 1024), ("SFT", "max_seq_length = 4096", 2048), ("SFT", "max_length = 1024", 2048),
+    ("DPO", "max_length = 1024", 1024), ("DPO", "max_length = 4096", 2048),
+])
+def test_a_trainer_may_cut_samples_shorter_than_the_model_takes(
+    trainer: str, said: str, length: int, tmp_path: Path
+) -> None:
+    text = script(trains=said).replace("SFT", trainer)
+    assert asked(written(tmp_path, "train.py", text), gpus="a100").workload.seq_len == length
+
+
 @pytest.mark.parametrize("parts, expected", [
     ({"loads": "load_in_8bit = True,"}, {"base-weights": "int8"}),
     ({"loads": "load_in_16bit = True,"}, {"base-weights": None}),

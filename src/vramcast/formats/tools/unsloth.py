@@ -106,9 +106,8 @@ def read(config: Config) -> Reading:
     tuned = Watched(_plain(adapts.arguments if adapts else {}), CALLS)
     whole = model.flag("full_finetuning") or adapts is None
     options: dict[str, Any] = {"engine": "unsloth"}
-    length = model.count("max_seq_length")
-    asked = training.count("max_seq_length") or training.count("max_length")
-    options["seq-len"] = length or asked or (512 if EMBEDS in loads.name else LENGTH)
+    objective = TRAINERS.get(trains.last, "") if trains is not None else "sft"
+    options["seq-len"] = _length(model, training, objective) or (512 if EMBEDS in loads.name else LENGTH)
     notes = _named(model, options)
     context = options["seq-len"]
     options |= _task(trains, training, context, notes)
@@ -209,6 +208,15 @@ def _training(trains: Call | None, arguments: Call | None) -> Watched:
         given.pop(name, None)
     kept = ("max_seq_length", "max_length", "max_prompt_length", "packing", "beta")
     return Watched(usual | {name: value for name, value in of_trainer.items() if name in kept} | given, TRAINING)
+
+
+def _length(model: Watched, training: Watched, objective: str) -> int | None:
+    """Positions to which a trainer cuts samples, within those that the model was loaded for. Unsloth's trainer of texts
+    writes the model's over `max_length`, and keeps a shorter `max_seq_length`; that of preferences cuts at `max_length`
+    [unsloth rl.py `length_check`, `max_length_check`, llama.py `LlamaModel_fast_forward`]."""
+    loaded, own, also = model.count("max_seq_length"), training.count("max_seq_length"), training.count("max_length")
+    cut = {"sft": own, "dpo": also, "reward": also}.get(objective)
+    return min(loaded, cut) if loaded and cut else loaded or own or also
 
 
 def _task(trains: Call | None, training: Watched, length: int, notes: list[str]) -> dict[str, Any]:
