@@ -15,6 +15,15 @@ def test_a_model_larger_than_the_cards_does_not_fit() -> None:
     assert json.loads(done.stdout)["fits"] is False
 
 
+@pytest.mark.parametrize("name", ["--model", "--model-path", "--model_name_or_path", "--model-id"])
+def test_the_model_in_another_tools_option_is_the_model(name: str) -> None:
+    """Before that of a command, and never passed over."""
+    done = serve(name, "qwen3-8b", "--gpus", "l40s", "--json", "--", "vllm", "serve", "Qwen/Qwen3-32B")
+    assert json.loads(done.stdout)["question"]["model"] == "qwen3-8b", done.stderr
+    done = serve("qwen3-14b", name, "qwen3-8b", "--gpus", "l40s")
+    assert done.returncode == 2 and "qwen3-14b" in done.stderr and "qwen3-8b" in done.stderr
+
+
 @pytest.mark.parametrize(("arguments", "code", "words"), [
     (["llama-3.1-8b", "--find", "most-users"], 2, "which GPUs?"),
     (["llama-3.1-8b", "--write", "configs"], 2, "which GPUs?"),

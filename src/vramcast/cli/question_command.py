@@ -74,7 +74,10 @@ class QuestionCommand(WithHelp):
             return super().parse_args(ctx, args)
         kept, theirs = split_names(args, own, "serve" if self.name == "serve" else "train")
         rest = super().parse_args(ctx, kept)
-        ctx.params.update({name: value for name, value in theirs.items() if name not in ctx.params})
+        for name, value in theirs.items():  # MODEL is a parameter of the command: vLLM's --model is the same
+            if ctx.params.get(name, value) not in (None, value):
+                raise click.UsageError(f"{name} is said twice: {ctx.params[name]} and {value}", ctx)
+            ctx.params[name] = value
         return rest
 
 

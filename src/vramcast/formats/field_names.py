@@ -66,7 +66,8 @@ PLAIN: Final = {
     "seq": "seq-len",
     "gradient-accumulation": "grad-accum",
     "num-layers": "layers", "hidden-size": "hidden", "target-modules": "lora-targets",
-    "ctx": "context", "context-len": "context", "zero-stage": "zero",
+    "ctx": "context", "context-len": "context", "max-len": "context", "zero-stage": "zero",
+    **dict.fromkeys(("model-name-or-path", "model-path", "model-id", "model-id-or-path", "base-model"), "model"),
 }
 """Names that several tools have for what an option here is as well, whatever the tool."""
 
