@@ -34,6 +34,19 @@ def test_an_operator_reads_its_arguments_and_writes_its_results(running, run, ki
     assert (found.kind, found.flops, found.num_bytes) == (kind, flops, moved)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_the_precision_of_products_is_read_as_torch_is_told_it_now(running, precision):
+    x, image = torch.empty(64, 64, **CUDA), torch.empty(1, 64, 8, 8, **CUDA)
+    kernel = torch.empty(64, 64, 3, 3, **CUDA)
+    try:
+        torch.backends.fp32_precision = precision
+        for run in (lambda: x @ x, lambda: torch.conv2d(image, kernel)):
+            run()
+            assert last(running).dtype == {"tf32": "tf32", "ieee": "fp32"}[precision]
+    finally:
+        torch.backends.fp32_precision = "none"
+
+
 def test_masked_attention_computes_half(running):
     q = torch.empty(1, 8, 256, 64, dtype=torch.bfloat16, **CUDA)
     flops = []

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from vramcast.timing.roofline import UNREAD, Operation
 from vramcast.tracing.operators import COLLECTIVES, Operator, all_tensors
+from vramcast.tracing.rules.chips import allows_tf32
 
 NO_KERNEL: Final = frozenset({
     "aten.empty", "aten.empty_like", "aten.empty_permuted", "aten.empty_strided", "aten.new_empty",
@@ -128,9 +129,7 @@ def operation_of(
 
 def _single(name: str) -> str:
     """What products of 32-bit numbers are computed in, as the run has set it."""
-    cudnn = "convolution" in name
-    allowed = torch._C._get_cudnn_allow_tf32() if cudnn else torch._C._get_cublas_allow_tf32()
-    return "tf32" if allowed else "fp32"
+    return "tf32" if allows_tf32("conv" if "convolution" in name else "matmul") else "fp32"
 
 
 def _moved(traits: _Traits, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> int:

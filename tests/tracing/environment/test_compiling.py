@@ -47,6 +47,19 @@ def test_what_is_fused_has_one_buffer(running):
         assert allocated(device, since) == [1.0] and out.shape == x.shape and out.is_cuda
 
 
+@pytest.mark.parametrize(("function", "elements"), [
+    (lambda table, rows: table[rows] + 1, 2 * 8 * 256 + 8 * 2),  # an index is of 8 bytes
+    (lambda table, rows: table[:8] * table[8:16], 3 * 8 * 256),
+    (lambda table, rows: table.mul_(2), 2 * 4096 * 256),
+])
+def test_a_kernel_moves_what_it_reads_and_writes(running, function, elements):
+    """Of a table the rows that are looked up."""
+    table, rows = torch.randn(4096, 256, device="cuda"), torch.zeros(8, dtype=torch.int64, device="cuda")
+    torch.compile(function)(table, rows)
+    tape = running.device.tape
+    assert tape.costs[tape.operations[-1]].num_bytes == 4 * elements
+
+
 def test_a_compiled_step_trains_with_less(running):
     """What an activation is made of is worked out again in the backward."""
     x = torch.randn(4096, 256, device="cuda")  # 4 MiB; the inner product is 16

@@ -3,7 +3,8 @@
 torch's own compiler runs, without a GPU. Its fake tensors say on the card where Python asks and without data where C++
 asks, which else looks for the library of the device; what simulations replace is as it was meanwhile. The program that
 Inductor writes then runs in the simulation: its buffers come from the simulated allocator, calls of cuBLAS and of other
-operators take their workspaces, kernels of Triton take no memory, are never made, and move what they are given.
+operators take their workspaces, kernels of Triton take no memory, are never made, and move what their source reads and
+writes.
 
 Left out: pools of CUDA graphs, trials of autotuning (`mode=`), and the buffers of a kernel's first launch, which times
 several configurations. What torch cannot compile here runs eagerly, and the answer says so.
@@ -15,13 +16,17 @@ allocate, reuse and free buffers; async_compile.py `AsyncCompile.triton`
 [states] torch/_dynamo/variables/optimizer.py `OptimizerVariable.call_method`
 [guards] torch/_dynamo/guards.py: what is asked before compiled code runs; functions of torch are others in a
 simulation, so whether they are the same is not asked
+[bytes] torch/_inductor/codegen/simd.py `estimate_kernel_num_bytes`: the same, of what the compiler knows
 [fake] torch/_subclasses/fake_tensor.py `FakeTensor.__torch_dispatch__`: prim.device is what C++ asks
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial, wraps
@@ -259,7 +264,7 @@ def _answers(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     yield _triton, "triton_hash_with_backend", lambda: ""
     code = wrapper.PythonWrapperCodegen
     yield code, "write_triton_header_once", code.write_get_raw_stream_header
-    yield async_compile.AsyncCompile, "triton", lambda _self, name, *_source, **_more: _Kernel(name, simulation)
+    yield async_compile.AsyncCompile, "triton", lambda _self, name, text, *_, **_more: _Kernel(name, text, simulation)
 
 
 def _quiet(patches: Patches) -> None:
@@ -336,23 +341,44 @@ def _is_on(tensor: Any, *, kind: str) -> bool:
     return bool(tensor.fake_device.type == kind)
 
 
-class _Kernel:
-    """A kernel of Triton's that is never made: it takes no memory, and what it writes is not known afterwards."""
+ACCESS: Final = re.compile(r"\btl\.(load|store|atomic_\w+)\((\w+)\b")
 
-    def __init__(self, name: str, simulation: Simulation) -> None:
+
+class _Kernel:
+    """A kernel of Triton's that is never made: it takes no memory, and what it writes is not known afterwards.
+
+    Each load or store of its source moves an element for each of the kernel's range, or all of a smaller tensor: a
+    table is read at the rows that are looked up [bytes].
+    """
+
+    def __init__(self, name: str, source: str, simulation: Simulation) -> None:
         self.name, self._simulation = name, simulation
+        head = re.search(rf"^def {re.escape(name)}\(([^)]*)\)", source, re.MULTILINE)
+        self._names = [word.strip() for word in head[1].split(",")] if head else []
+        kinds = (("load", "atomic"), ("store", "atomic"))
+        found = ACCESS.findall(source)
+        self._accesses = [Counter(name for kind, name in found if kind.startswith(some)) for some in kinds]
 
     def run(self, *args: Any, **_launch: Any) -> None:
         memory = self._simulation.memory
+        named = list(zip(self._names, args, strict=False)) or [("", each) for each in args]
+        ranges = [int(each) for name, each in named if name.endswith("numel")]
         moved, card = 0, None
-        for each in args:
+        for name, each in named:
             resident = memory.of(each) if isinstance(each, torch.Tensor) else None
             if resident is not None:
                 self._simulation.values.lose(each)
-                moved += each.numel() * each.element_size()
+                moved += self._elements(name, each.numel(), math.prod(ranges) if ranges else None) * each.element_size()
                 card = memory.card_of(each) or card
         if card is not None:
             card.tape.ran(Operation("pointwise", *self._simulation.origins.doing(), num_bytes=moved))
+
+    def _elements(self, name: str, whole: int, each: int | None) -> int:
+        """That are read and written of an argument; all of it where the source does not say."""
+        counts = [some[name] for some in self._accesses]
+        if each is None or not any(counts):
+            return whole
+        return sum(min(whole, count * each) for count in counts)
 
 
 def _buffer(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:

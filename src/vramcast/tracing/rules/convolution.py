@@ -28,6 +28,7 @@ import torch
 
 from vramcast.catalogue.contexts import Kernel, Phase, workspace_share
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.chips import allows_tf32
 from vramcast.tracing.rules.layouts import CONTIGUOUS, dense_strides, num_bytes, suggested
 from vramcast.units import round_up
 
@@ -204,7 +205,7 @@ def _converts(call: Call, problem: Problem) -> bool:
     if problem.layout is not CONTIGUOUS or problem.x.dim() != 4:
         return False
     if problem.x.dtype is torch.float32:
-        return call.device.sm >= OLDEST_TF32 and torch.backends.cudnn.allow_tf32
+        return call.device.sm >= OLDEST_TF32 and allows_tf32("conv")
     return problem.x.dtype.itemsize == 2 and call.device.sm >= OLDEST_TENSOR_CORES
 
 
