@@ -35,6 +35,7 @@ def test_the_model_in_another_tools_option_is_the_model(name: str) -> None:
     (["llama-3.1-8b", "--gpus", "l40s", "--memory-fraction", "1.5"], 2, "above 0 and up to 1"),
     (["llama-3.1-8b", "--gpus", "l40s", "--context", "long"], 2, "whole number"),
     (["llama-3.1-8b", "--gpus", "l40s", "--weights", "fp7"], 4, "weight format"),
+    (["qwen3-8b", "--gpus", "m4-max-64gb", "--weights", "awq-int4"], 2, "no format of GGUF files"),
     (["llama-3.1-8b", "--gpus", "l40s", "--kv-dtype", "fp9"], 4, "cache dtype"),
     (["llama-3.1-8b", "--gpus", "l40s", "--draft-tokens", "4"], 2, "--draft-tokens needs --draft"),
     (["llama-3.1-8b", "--gpus", "3xl40s", "--tp", "3"], 2, "tp=3"),

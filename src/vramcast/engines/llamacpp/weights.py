@@ -24,6 +24,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.llamacpp.settings import Settings
 from vramcast.errors import InvalidSpec
 from vramcast.states.ggml import WHOLE, Where, known_mix, mix_format, row_bytes
+from vramcast.states.storage import FORMATS
 
 NAMES: Final = {
     "embedding.tokens": "token_embd", "embedding.positions": "position_embd", "embedding.token_types": "token_types",
@@ -119,8 +120,12 @@ def _mixed(model: Model, mix: str, *, split_latent: bool, joined_latent: bool) -
 
 def mix_of(job: ServeJob) -> str:
     """The mix a question names, else how the checkpoint is stored: 16 bits."""
-    if job.plan.weights is not None:
-        return known_mix(job.plan.weights) or job.plan.weights
+    if (named := job.plan.weights) is not None:
+        mix = known_mix(named)
+        if mix is None and named in FORMATS:
+            raise InvalidSpec("weights={} is no format of GGUF files, which {} reads; take q4_k_m, q8_0 or another mix",
+                              named, job.engine)
+        return mix or named
     whole = WHOLE.get(job.model.dtype, "f16")
     return "mxfp4_moe" if job.model.quantisation == "mxfp4" else whole
 
