@@ -11,6 +11,7 @@ from vramcast.api.answers import post_training_job_of
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
 from vramcast.engines.post_training import slices
+from vramcast.engines.post_training.batches import batches
 from vramcast.engines.post_training.rollout import engine, serve_job
 from vramcast.errors import InvalidSpec
 from vramcast.units import GIB
@@ -327,3 +328,13 @@ def test_an_engine_that_may_be_late_works_on_several_steps_at_once() -> None:
     assert seconds[1] < seconds[0] / 2  # the longest answer of one step is not waited for alone
     with pytest.raises(InvalidSpec, match="--lag needs --ahead"):
         asked(framework="nemo-rl", lag=2)
+
+
+@pytest.mark.parametrize(("framework", "each"), [("nemo-rl", 2048), ("verl", 4096)])
+def test_a_budget_of_tokens_is_a_ranks_or_that_of_all_who_divide_a_sequence(framework: str, each: int) -> None:
+    job = post_training_job_of({
+        "model": "qwen2.5-1.5b", "gpus": CARDS, "framework": framework, "engine": "pytorch", "sharded-by": "fsdp2",
+        "prompts": 256, "mini-batch": 256, "samples": 8, "prompt-len": 256, "response-len": 768, "micro-tokens": 4096,
+        "ulysses": 2,
+    })
+    assert batches(job, learns=True).tokens == each

@@ -82,11 +82,18 @@ def replicas(job: PostTrainingJob) -> int:
     return ranks // ulysses
 
 
+def _adding(job: PostTrainingJob) -> int:
+    """Ranks whose budgets add up to a micro-batch's: each has one of its own [verl megatron_actor.py], where NeMo-RL's
+    bins have the tokens of all that divide a sequence [nemo distributed/batched_data_dict.py `shard_by_batch_size`]."""
+    if job.framework == "nemo-rl":
+        return 1
+    return job.updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)
+
+
 def usual_budget(job: PostTrainingJob) -> int:
     """Tokens of a dynamic micro-batch where nobody says: verl's default, or what the longest sequence takes of a rank
     where that is more, with which verl would stop [verl utils/seqlen_balancing.py `rearrange_micro_batches`]."""
-    shared = job.updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)
-    return max(MICRO_TOKENS, ceil_div(job.episodes.longest, shared))
+    return max(MICRO_TOKENS, ceil_div(job.episodes.longest, _adding(job)))
 
 
 def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> Batches:
@@ -125,7 +132,7 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
                        sequences,
                        tuple(ceil_div(episodes.most_tokens(sequences, one, balanced=balanced), updates.ulysses)
                              for one in deviates))
-    shared = updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)  # [verl] megatron_actor.py
+    shared = _adding(job)
     budget = (tokens or usual_budget(job)) * shared
     if job.framework in ("openrlhf", "slime"):  # a sequence that is longer is a micro-batch alone [seqlen_balancing.py]
         budget = max(budget, episodes.most_tokens(1))
