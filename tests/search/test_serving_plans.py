@@ -40,6 +40,13 @@ def test_every_plan_in_the_table_fits_and_keeps_its_limits(goal: Goal) -> None:
         assert plan.fleet.tokens_per_s == pytest.approx(rate(plan) * 48)
 
 
+def test_a_card_without_bf16_has_plans_of_an_engine_that_takes_no_dtype() -> None:
+    asked = {"on": "m4-max-64gb", "model": "qwen3-0.6b", "context": 4096, "concurrency": 1}
+    assert ask(**asked, engine="llama.cpp").plans
+    with pytest.raises(InvalidSpec, match=r"vllm does not run on m4-max-64gb; use --engine llama\.cpp"):
+        ask(**asked)
+
+
 def test_pruned_deployments_do_not_fit() -> None:
     space = ask(on="8xt4", model="llama-3.1-70b", weights="stored", concurrency=1, context=4096)
     assert not space.plans or all(plan.fits for plan in space.plans)

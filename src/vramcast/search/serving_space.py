@@ -17,7 +17,7 @@ from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MultiLatentAttention
 from vramcast.domain.planning import Goal, Limits, ServeSpace
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.checks import dtype_on, has_kernel, instead, runs_on
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Note, Unsupported, joined
 from vramcast.estimate.serving_changes import with_length
@@ -55,7 +55,7 @@ class Enumeration:
         ):
             base = replace(self.space.job, engine=engine, version=version, cluster=machine)
             if not runs_on(engine, version, gpu):
-                self.refusals[Note("{} does not run on {}", engine, gpu.name)] = None
+                self.refusals[Note("{} does not run on {}; {}", engine, gpu.name, instead(base))] = None
                 continue
             if weights is not None and weights == base.model.quantisation and None in self.space.weights:
                 continue  # as the checkpoint is stored, which is looked at
@@ -65,7 +65,8 @@ class Enumeration:
                 self.refusals[Note("{} has no {} weights on {}", engine, weights, gpu.name)] = None
                 continue
             dtype = dtype_on(gpu, base.plan.dtype or base.model.dtype)
-            changed = dtype if dtype != (base.plan.dtype or base.model.dtype) else base.plan.dtype
+            other = dtype != (base.plan.dtype or base.model.dtype) and not SERVING[engine].is_ggml  # which takes none
+            changed = dtype if other else base.plan.dtype
             plan = replace(base.plan, weights=weights, kv_dtype=kv_dtype, dtype=changed, dp=1)
             stored = base.weights if weights is None else None
             yield from self._splits(replace(base, plan=plan, weights=stored), machine)

@@ -73,10 +73,10 @@ def refuse_card(job: ServeJob) -> None:
     gpu, plan, engine = job.cluster.gpu, job.plan, job.engine
     if gpu.unmodelled and not runs_on(engine, job.version, gpu):
         raise Unsupported(
-            "{} does not run on {}: {}; {}", named(engine, job.version), gpu.name, gpu.unmodelled, _instead(job)
+            "{} does not run on {}: {}; {}", named(engine, job.version), gpu.name, gpu.unmodelled, instead(job)
         )
     if not runs_on(engine, job.version, gpu) and not is_ported(engine, job.version, gpu):
-        raise Unsupported("{} does not run on {}; {}", named(engine, job.version), gpu.name, _instead(job))
+        raise Unsupported("{} does not run on {}; {}", named(engine, job.version), gpu.name, instead(job))
     stored = plan.weights or job.model.quantisation or ""
     if stored in BITSANDBYTES:
         refuse_bitsandbytes(stored, gpu, engine, job.version)
@@ -137,7 +137,8 @@ def unequal_caution(job: ServeJob) -> str | None:
     )
 
 
-def _instead(job: ServeJob) -> str:
+def instead(job: ServeJob) -> str:
+    """What to take where an engine does not run on a card."""
     gpu = job.cluster.gpu
     others = [name for name, known in SERVING.items() if known.support and runs_on(name, known.support[0].since, gpu)]
     return Note("use --engine {}", listed(others)) if others else "use another card"
