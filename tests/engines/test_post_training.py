@@ -10,7 +10,8 @@ from vramcast import sources
 from vramcast.api.answers import post_training_job_of
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
-from vramcast.engines.post_training import slices
+from vramcast.domain.program import extent
+from vramcast.engines.post_training import megatron, slices
 from vramcast.engines.post_training.batches import batches
 from vramcast.engines.post_training.rollout import engine, serve_job
 from vramcast.errors import InvalidSpec
@@ -338,3 +339,14 @@ def test_a_budget_of_tokens_is_a_ranks_or_that_of_all_who_divide_a_sequence(fram
         "ulysses": 2,
     })
     assert batches(job, learns=True).tokens == each
+
+
+def test_context_parallel_ranks_divide_the_logits_of_a_pass_without_gradients() -> None:
+    def most(cp: int) -> int:
+        job = post_training_job_of({
+            "model": "qwen2.5-1.5b", "gpus": CARDS, "framework": "nemo-rl", "engine": "megatron", "prompts": 64,
+            "mini-batch": 64, "samples": 8, "prompt-len": 256, "response-len": 768, "micro-batch": 4, "cp": cp,
+        })
+        return extent(megatron.log_prob(job, batches(job, learns=False), entropy=False)).peak
+
+    assert most(1) == 2 * most(2) == 4 * most(4)

@@ -97,9 +97,10 @@ def reference(job: PostTrainingJob, found: Batches) -> Network:
 
 
 def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: bool = False) -> Program:
-    """Logits of a micro-batch on the last stage; layers without gradients hold less than those of an update."""
+    """Logits of a micro-batch on the last stage, whose tokens context-parallel ranks divide; layers without gradients
+    hold less than those of an update."""
     del entropy, reference
-    ranks_of_head = job.plan.tp
+    ranks_of_head = job.plan.tp * job.plan.cp
     size = ceil_div(found.tokens * job.model.vocab, ranks_of_head) * LOGIT_BYTES
     logits = Tensor(name="logits, their clone and fp32 softmax", num_bytes=size, category=Category.TEMPORARIES,
                     owner="head", formula=f"{found.tokens:,} x {job.model.vocab:,} x {LOGIT_BYTES} B / {ranks_of_head}",
