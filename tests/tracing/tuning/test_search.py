@@ -160,3 +160,11 @@ def test_the_trainer_is_told_in_its_own_words(monkeypatch):
     best = found.runs[found.best]
     assert best.samples == 16 and "optim='adamw_torch_fused'" in found.patch
     assert "per_device_train_batch_size=16" in found.patch and "gradient_accumulation_steps=1" in found.patch
+
+
+def test_what_spares_too_little_to_fit_is_tried_again_where_it_fits():
+    found = tuned(TRAIN.replace("4, 2 * 4", "64, 1"), gpu="rtx-4090", capacity="1200MiB",
+                  forbid="compile,checkpoint,offload")
+    first, *_, best = found.runs
+    assert not first.fits and best.fits and found.best == len(found.runs) - 1
+    assert [str(one) for one in best.changes] == ["micro-batch 32 x 2", "fused AdamW"]

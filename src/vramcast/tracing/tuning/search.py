@@ -120,6 +120,8 @@ class Search:
             for change in some:
                 best = self._better(best, self._trial(_with(best.changes, change)))
             best = self._enlarged(best)
+        if not self.base.row.fits:
+            best = self._faster(best)
         plain = best
         if self.goal != MEMORY and plain.row.fits and not self._limited(plain):
             return best
@@ -130,6 +132,13 @@ class Search:
                 best = self._better(best, self._enlarged(trial))
         if not best.row.fits or self.goal == MEMORY:
             best = self._better(best, self._together(plain))
+        return best if plain.row.fits or self.goal == MEMORY else self._faster(best)
+
+    def _faster(self, best: Trial) -> Trial:
+        """Once it fits, what was passed over as it spared too little memory may make it faster."""
+        for change in (*self.offered.light, *self.offered.heavy):
+            if best.row.fits and self.goal != MEMORY and change.group not in {one.group for one in best.changes}:
+                best = self._better(best, self._trial(_with(best.changes, change)))
         return best
 
     def _limited(self, trial: Trial) -> bool:
