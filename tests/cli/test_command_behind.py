@@ -47,3 +47,8 @@ def test_a_script_that_a_command_starts_is_read_with_its_arguments(tmp_path: Pat
 def test_a_default_version_is_said_and_one_that_is_named_is_not() -> None:
     assert "vllm@0.19: its defaults" in vramcast("serve", "--gpus", "h100", "--", *VLLM).stdout
     assert "its defaults" not in vramcast("serve", "--gpus", "h100", "--engine", "vllm@0.8.5", "--", *VLLM).stdout
+
+
+def test_variables_count_behind_env_too() -> None:
+    old = behind("env", "VLLM_USE_V1=0", *VLLM)
+    assert old == behind("VLLM_USE_V1=0", *VLLM) != behind("env", *VLLM)

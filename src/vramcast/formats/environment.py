@@ -20,7 +20,8 @@ srt/layers/attention/vision.py `_use_aiter`]."""
 READ_ON_ASCEND: Final = "ASCEND_RT_VISIBLE_DEVICES"
 """The cards of Ascend that a process sees: who sets it runs on those."""
 
-PACE: Final = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "VLLM_TUNED_CONFIG_FOLDER")
+PACE: Final = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IGNORE_DISABLED_P2P",
+               "VLLM_TUNED_CONFIG_FOLDER")
 """Which way NCCL sends what it sends [NCCL 2.28 src/transport/] and by which tiles kernels work [vllm 0.33.0
 model_executor/layers/fused_moe/fused_moe.py `get_moe_configs`]: the same buffers, at another speed."""
 

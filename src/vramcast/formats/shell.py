@@ -38,7 +38,7 @@ MOST_ROUNDS: Final = 64
 
 ARGUMENT: Final = re.compile(r"(?:^|\s)--[A-Za-z]")
 DECLARES: Final = ("export", "local", "declare", "readonly", "typeset")
-STARTS: Final = ("do", "{", "}", "time", "-x", "-a", "-r", "-g", "!", "exec", "nohup", "sudo")
+STARTS: Final = ("do", "{", "}", "time", "-x", "-a", "-r", "-g", "!", "exec", "nohup", "sudo", "env")
 """Words behind which a command begins."""
 
 WRITES: Final = ("echo", "printf")

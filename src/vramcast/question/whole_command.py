@@ -108,7 +108,7 @@ def line_of(words: Sequence[str]) -> str:
     begun, found = False, []
     for word in words:
         variable = None if begun else ASSIGNED.match(word)
-        begun = variable is None
+        begun = variable is None and word != "env"
         found.append(f"{variable[0]}{shlex.quote(word[variable.end():])}" if variable else shlex.quote(word))
     return " ".join(found)
 
