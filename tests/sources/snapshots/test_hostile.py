@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from tests.sources.snapshots.recordings import event, read, recording, resolved
 from vramcast.errors import SourceError
@@ -276,7 +277,7 @@ def test_events_read_fast_are_those_of_the_pickle_module(
     for row, expected in zip(found, kept, strict=True):
         place = expected["device_free"] if expected["action"] == "oom" else expected["addr"]
         assert row[1:5] == (place, expected["size"], expected.get("stream", 0), expected.get("time_us", 0))
-        assert [tuple(frame) for frame in row[5]] == [tuple(f.values()) for f in expected.get("frames", ())]
+        assert [astuple(frame) for frame in row[5]] == [tuple(f.values()) for f in expected.get("frames", ())]
         assert row[6] == expected.get("pool_id", (0, 0))
         texts = (expected.get("user_metadata"), expected["compile_context"])
         assert row[7] == next((text for text in texts if text not in (None, "", "N/A")), "")
