@@ -214,6 +214,11 @@ def test_a_search_is_answered_in_lines_to_who_accepts_them(port: int, model: str
     assert last["document"] == ask(port, "POST", "/api/plan/train", asked, AS_JSON).document
 
 
+def test_what_is_no_search_is_answered_as_ever(port: int) -> None:
+    body = json.dumps(TRAIN).encode()
+    assert ask(port, "POST", "/api/train", body, AS_JSON | {"accept": "application/x-ndjson"}).document["ranks"]
+
+
 def test_a_visitor_who_leaves_disturbs_nobody(port: int) -> None:
     body = json.dumps({"model": "llama-3.1-70b", "on": "any", "max-gpus": 64}).encode()
     head = (

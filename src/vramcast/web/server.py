@@ -29,7 +29,6 @@ from vramcast.web.exchange import (
     CATALOGUE_ONLY,
     HEAD_SECONDS,
     HTML,
-    JSON,
     LARGEST_HEAD,
     Refused,
     Reply,
@@ -37,7 +36,7 @@ from vramcast.web.exchange import (
     content_policy,
     error_reply,
 )
-from vramcast.web.service import internal_error, most_bytes, route_of, too_large
+from vramcast.web.service import PREFIX, internal_error, most_bytes, route_of, too_large
 from vramcast.web.workers import RETRY_AFTER, Question, Workers
 
 
@@ -178,13 +177,15 @@ LINES: Final = "application/x-ndjson"
 """What a client accepts that wants to know meanwhile how far a search is: a line for each number of plans looked at,
 and a last one with the status and the document."""
 
+SEARCHES: Final = f"{PREFIX}plan/"
+
 
 async def api(request: Request) -> Response:
     """One question of the API."""
     try:
         with request.app.state.bodies.share() as take:
             workers, question = await _asked(request, take)
-            if LINES not in request.headers.get("accept", ""):
+            if LINES not in request.headers.get("accept", "") or not question.path.startswith(SEARCHES):
                 reply = await workers.answer(question, partial(_gone, request))
             else:  # what follows is read by the response itself, which ends this where the client leaves
                 return StreamingResponse(_lines(workers, question), media_type=LINES)
@@ -216,8 +217,7 @@ async def _lines(workers: Workers, question: Question) -> AsyncIterator[bytes]:
             reply = task.result()
         except Exception as error:
             reply = _failed(question.method, question.path, question.query, error)
-        document = reply.body if reply.content_type == JSON else b"null"
-        yield b'{"status": %d, "document": %b}\n' % (reply.status, document)
+        yield b'{"status": %d, "document": %b}\n' % (reply.status, reply.body)
     finally:
         task.cancel()
 
