@@ -64,7 +64,7 @@ def mlp_block(
         return projected("up", x, inner, hidden)
 
     if spec.gated and (sizes.fused_gate or adapter_of(sizes, f"{owner}.gate_up") is not None):
-        gate, half = _halves(graph, projected("gate_up", x, 2 * inner, hidden))
+        gate, half = halves(graph, projected("gate_up", x, 2 * inner, hidden))
         if sizes.fused_gate:
             product = _gated_halves(graph, owner, gate, half, kind=spec.activation, elements=elements, sizes=sizes)
         else:
@@ -81,7 +81,7 @@ def mlp_block(
     return projected("down", product, hidden, inner)
 
 
-def _halves(graph: Graph, both: Value) -> tuple[Value, Value]:
+def halves(graph: Graph, both: Value) -> tuple[Value, Value]:
     """Gate and up in the storage of one product."""
     gate, up = (graph.view(both, f"{both.name}.{half}", gradient_bytes=both.gradient_bytes // 2) for half in "01")
     gate.num_bytes = up.num_bytes = both.num_bytes // 2
@@ -234,7 +234,7 @@ def _in_place(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: 
         states = graph.call("all_to_all", [graph.call("gather", [states], [gathered])], [received])
     product = partial(_product_in_place, graph, rows=rows, spec=spec, sizes=sizes)
     if spec.expert.gated:
-        gate, up = _halves(graph, product("moe.experts.gate_up", states, shape=(2 * inner, width)))
+        gate, up = halves(graph, product("moe.experts.gate_up", states, shape=(2 * inner, width)))
         states = _gated_halves(graph, "moe.experts", gate, up, kind=kind, elements=rows * inner, sizes=sizes)
     else:
         up = product("moe.experts.up", states, shape=(inner, width))

@@ -14,7 +14,7 @@ from vramcast.blocks.parameters.targets import JOINED, has, matrices, parts_of
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Layer, Norm
 from vramcast.operators import aten
-from vramcast.operators.activation import FUSED, Gate
+from vramcast.operators.activation import FUSED
 from vramcast.operators.activation import activation as _activation
 from vramcast.operators.activation import gated_activation as _gated_activation
 from vramcast.operators.attention import rope as _rope
@@ -85,11 +85,10 @@ def gated_activation(
     graph: Graph, owner: str, gate: Value, *, kind: str, elements: int, sizes: Sizes, up: Callable[[], Value]
 ) -> Value:
     """act(gate) * up, where eager code projects `up` after the activation has run."""
-    item = gate.num_bytes // elements
-    if sizes.activation in ("eager", "huggingface", "torch"):
-        activated = activation(graph, owner, gate, kind=kind, elements=elements, sizes=sizes)
-        return product(graph, f"{owner}.product", activated, up())
-    return _gated_activation(graph, gate, up(), Gate(elements, item, kind, owner), sizes.activation)
+    if sizes.activation != "eager":
+        return _gated_activation(graph, [gate, up()], sizes.activation, owner)
+    activated = activation(graph, owner, gate, kind=kind, elements=elements, sizes=sizes)
+    return product(graph, f"{owner}.product", activated, up())
 
 
 def product(graph: Graph, name: str, a: Value, b: Value) -> Value:

@@ -6,36 +6,21 @@ Symbols:  E elements of one half (tokens x intermediate size)
 [hf] transformers v5.23.0 src/transformers/activations.py `ACT2CLS`, models/llama/modeling_llama.py `LlamaMLP.forward`:
 down(act(gate(x)) * up(x))
 [liger] Liger-Kernel src/liger_kernel/ops/swiglu.py, geglu.py: both gradients are written over the saved inputs
-[megatron] Megatron-LM megatron/core/fusions/fused_bias_swiglu.py `SwiGLUFunction`: keeps the fc1 output only
 [autocast] pytorch aten/src/ATen/autocast_mode.h AT_FORALL_FP32
-[te] TransformerEngine transformer_engine/pytorch/module/layernorm_mlp.py: keeps the fc1 output, recomputes nothing else
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 
-from vramcast.domain.program import Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
 from vramcast.units import FP32
-
-
-class Gate(Struct, frozen=True):
-    """Shape of one gated activation: `gate` and `up` of E elements each, apart or as halves of one tensor."""
-
-    elements: int  # E, of one half
-    itemsize: int  # [bytes]
-    activation: str = "silu"  # a key of ACTIVATIONS
-    name: str = "mlp"
-
-    @property
-    def num_bytes(self) -> int:
-        return self.elements * self.itemsize
 
 
 class Pointwise(Struct, frozen=True):
@@ -120,39 +105,26 @@ class Pointwise(Struct, frozen=True):
 
     def minimum(self, x: Value, text: str) -> Value:
         """`torch.min(x, number)`: backward halves gradients, chooses by one mask and clears by another."""
-        out, size = self.graph.value(self.label(text), x.num_bytes), x.num_bytes
-        made = {"equal": self.elements, "half": size, "larger": self.elements}
-        return self.graph.call("minimum", [x], [out], saved=[x], backward_temporaries=self._temporaries(out, made))
+        made = {"equal": self.elements, "half": x.num_bytes, "larger": self.elements}
+        return self._of_input("minimum", x, made, text)
 
     def clipped(self, x: Value) -> Value:
         """`torch.clip(x, low, high)`: backward chooses by two masks [formulas: clamp_backward]."""
-        out = self.graph.value(self.name, x.num_bytes)
-        made = {"above": self.elements, "below": self.elements}
-        return self.graph.call("clamp", [x], [out], saved=[x], backward_temporaries=self._temporaries(out, made))
+        return self._of_input("clamp", x, {"above": self.elements, "below": self.elements})
 
     def prelu(self, x: Value) -> Value:
         """Keeps its input; its weight's gradient is made at full size and summed after [derivatives: _prelu_kernel]."""
-        out = self.graph.value(self.name, x.num_bytes)
-        return self.graph.call(
-            "prelu", [x], [out], saved=[x], backward_temporaries=self._temporaries(out, {"weight": x.num_bytes}),
-        )
+        return self._of_input("prelu", x, {"weight": x.num_bytes})
 
-    def _temporaries(self, out: Value, made: Mapping[str, int]) -> list[Tensor]:
-        return [self.graph.tensor(f"grad.{out.name}.{name}", size) for name, size in made.items()]
+    def _of_input(self, kernel: str, x: Value, made: Mapping[str, int], text: str = "") -> Value:
+        """A kernel that keeps its input; `made`: what its backward makes on the way [bytes]."""
+        out = self.graph.value(self.label(text), x.num_bytes)
+        passing = [self.graph.tensor(f"grad.{out.name}.{name}", size) for name, size in made.items()]
+        return self.graph.call(kernel, [x], [out], saved=[x], backward_temporaries=passing)
 
     def _alike(self, a: Value, b: Value) -> tuple[Value, Value]:
         size = max(a.num_bytes, b.num_bytes)
         return aten.promote(self.graph, a, num_bytes=size), aten.promote(self.graph, b, num_bytes=size)
-
-
-def _keeps_input(p: Pointwise, x: Value) -> Value:
-    """One operator that keeps what it reads."""
-    return p.unary(x, saves="input")
-
-
-def _keeps_output(p: Pointwise, x: Value) -> Value:
-    """One operator that keeps what it makes."""
-    return p.unary(x, saves="output")
 
 
 def _linear(p: Pointwise, x: Value) -> Value:
@@ -209,10 +181,6 @@ def _sqrt_softplus(p: Pointwise, x: Value) -> Value:
     return p.unary(p.softplus(x, "softplus"), saves="output", temporaries=1)
 
 
-def _prelu(p: Pointwise, x: Value) -> Value:
-    return p.prelu(x)
-
-
 def _xielu(p: Pointwise, x: Value) -> Value:
     """where(x > 0, a x x + b x, (expm1(min(x, eps)) - x) c + b x), a and c of one learned element each."""
     mask = p.mask(x)
@@ -224,6 +192,9 @@ def _xielu(p: Pointwise, x: Value) -> Value:
 
 
 Activation = Callable[[Pointwise, Value], Value]
+
+_keeps_input: Final[Activation] = partial(Pointwise.unary, saves="input")
+_keeps_output: Final[Activation] = partial(Pointwise.unary, saves="output")
 
 ACTIVATIONS: Final[dict[str, Activation]] = {
     "gelu": _keeps_input,
@@ -239,7 +210,7 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
     "leaky_relu": _keeps_input,
     "linear": _linear,
     "mish": _keeps_input,
-    "prelu": _prelu,
+    "prelu": Pointwise.prelu,
     "quick_gelu": _quick_gelu,
     "relu": _keeps_output,
     "relu2": _relu_squared,
@@ -269,55 +240,13 @@ def activation(
     return ACTIVATIONS[variant](pointwise, x)
 
 
-def _halves(graph: Graph, gate: Value, up: Value | None) -> tuple[Value, Value]:
-    """Gate and up: given apart, or as views of one tensor (chunk), whose gradient is one concatenation."""
-    if up is not None:
-        return gate, up
-    half = gate.gradient_bytes // 2
-    first = graph.view(gate, f"{gate.name}.gate", gradient_bytes=half)
-    second = graph.view(gate, f"{gate.name}.up", gradient_bytes=half)
-    first.num_bytes = second.num_bytes = gate.num_bytes // 2
-    graph.call("chunk", [gate], [first, second])
-    return first, second
+OVERWRITES: Final[dict[str, bool]] = {"compiled": False, "liger": True}
+"""Kernels of act(gate) * up, which keep both -> whether backward writes the gradients over them [liger]
+`LigerSiLUMulFunction`, `LigerGELUMulFunction`, or into new tensors, as torch.compile does."""
 
 
-def _gated_eager(graph: Graph, gate: Value, up: Value | None, spec: Gate) -> Value:
-    """[hf]: act(gate) * up keeps gate, act(gate) and up."""
-    first, second = _halves(graph, gate, up)
-    act = activation(
-        graph, first, elements=spec.elements, itemsize=spec.itemsize, variant=spec.activation, name=f"{spec.name}.act"
-    )
-    return aten.multiply(graph, act, second, num_bytes=spec.num_bytes, name=f"{spec.name}.gated")
-
-
-def _gated_fused(graph: Graph, gate: Value, up: Value | None, spec: Gate) -> Value:
-    """One kernel each way: keeps gate and up, makes new gradients [megatron] [te]; torch.compile does the same."""
-    inputs = [gate] if up is None else [gate, up]
-    out = graph.value(f"{spec.name}.gated", spec.num_bytes)
-    return graph.call("gated_activation", inputs, [out], saved=inputs)
-
-
-def _gated_liger(graph: Graph, gate: Value, up: Value | None, spec: Gate) -> Value:
-    """[liger] `LigerSiLUMulFunction`, `LigerGELUMulFunction`: the gradients overwrite gate and up."""
-    inputs = [gate] if up is None else [gate, up]
-    out = graph.value(f"{spec.name}.gated", spec.num_bytes)
-    return graph.call(
-        "gated_activation", inputs, [out], saved=inputs, gradient_storages=[(value, value) for value in inputs]
-    )
-
-
-GATED_VARIANTS: Final[dict[str, Callable[[Graph, Value, Value | None, Gate], Value]]] = {
-    "eager": _gated_eager,
-    "huggingface": _gated_eager,
-    "torch": _gated_eager,
-    "compiled": _gated_fused,
-    "megatron": _gated_fused,
-    "transformer_engine": _gated_fused,
-    "liger": _gated_liger,
-    "liger_fused_gate_up": _gated_fused,
-}
-
-
-def gated_activation(graph: Graph, gate: Value, up: Value | None, spec: Gate, variant: str = "eager") -> Value:
-    """Append act(gate) * up; with `up` None, `gate` holds both halves. `variant` is a key of GATED_VARIANTS."""
-    return GATED_VARIANTS[variant](graph, gate, up, spec)
+def gated_activation(graph: Graph, inputs: Sequence[Value], variant: str, name: str) -> Value:
+    """Append one kernel of gate and up, apart or halves of one tensor; `variant` is a key of OVERWRITES."""
+    out = graph.value(f"{name}.gated", sum(value.num_bytes for value in inputs) // 2)
+    over = [(value, value) for value in inputs] if OVERWRITES[variant] else []
+    return graph.call("gated_activation", inputs, [out], saved=inputs, gradient_storages=over)

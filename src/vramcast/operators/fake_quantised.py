@@ -67,8 +67,6 @@ MX_PACKED: Final = (17, 32)
 MX_CONVERTING: Final = 30
 """While blocks are packed or unpacked by plain operators: indices and halves in 32 bits [bytes of an element]."""
 
-FAKES: Final = (*KINDS, MX)
-
 
 def fake_linear(
     graph: Graph, path: str, x: Value, *, tokens: int, dense: Dense, numerics: Numerics, fake: Fake

@@ -75,6 +75,11 @@ class LinearLoss(Struct, frozen=True):
         rows = min(max(_power_below(self.tokens * self.hidden // self.vocabulary), least), UNSLOTH_MOST_ROWS)
         return min(rows, UNSLOTH_BUFFER // (self.vocabulary * FP32), self.tokens)
 
+    def weight_gradients(self, graph: Graph) -> list[Tensor]:
+        if not self.trainable:
+            return []
+        return [graph.tensor("grad.lm_head.weight", self.gradient_bytes, Category.GRADIENTS)]
+
 
 LigerChunk = Callable[[Graph, LinearLoss, int, list[Value]], list[Value]]
 
@@ -153,19 +158,19 @@ def _linear_policy(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     log-probabilities of a chunk in fp32; backward makes the logits again, and one gradient of the weight for all."""
     chunk = min(spec.tokens, POLICY_CHUNK_TOKENS) * spec.vocabulary
     working = [graph.tensor(f"loss.chunk.{name}", chunk * FP32) for name in ("logits", "probabilities", "log")]
-    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
     rows = graph.value("loss.rows", 2 * spec.tokens * FP32, gradient_bytes=0)
     return graph.call(
-        "linear_cross_entropy", [x], [scalar(graph)], saved=[x], extra=[rows], weight_gradients=gradients,
-        temporaries=working, backward_temporaries=[graph.tensor("grad.loss.chunk", 3 * chunk * FP32)],
+        "linear_cross_entropy", [x], [scalar(graph)], saved=[x], extra=[rows], temporaries=working,
+        weight_gradients=spec.weight_gradients(graph),
+        backward_temporaries=[graph.tensor("grad.loss.chunk", 3 * chunk * FP32)],
     )
 
 
 def _linear_eager(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     """The projection, then [hf] cross entropy on all logits."""
-    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
     logits = graph.value("logits", spec.tokens * spec.vocabulary * spec.itemsize)
-    graph.call("linear", [x], [logits], saved=[x] if spec.trainable else [], weight_gradients=gradients)
+    graph.call("linear", [x], [logits], saved=[x] if spec.trainable else [],
+               weight_gradients=spec.weight_gradients(graph))
     loss = cross_entropy(graph, logits, Vocabulary(spec.tokens, spec.vocabulary, spec.itemsize))
     graph.hold(logits)
     return loss
@@ -173,33 +178,24 @@ def _linear_eager(graph: Graph, x: Value, spec: LinearLoss) -> Value:
 
 def _linear_cut(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     """[cce]: logits never leave the chip; backward recomputes them from x and one number a token."""
-    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
     log_sum = graph.value("loss.log_sum_exp", spec.tokens * FP32, gradient_bytes=0)
     return graph.call(
-        "linear_cross_entropy", [x], [scalar(graph)], saved=[x], extra=[log_sum], weight_gradients=gradients,
+        "linear_cross_entropy", [x], [scalar(graph)], saved=[x], extra=[log_sum],
+        weight_gradients=spec.weight_gradients(graph),
         temporaries=[graph.tensor("loss.negative_dot", spec.tokens * FP32)],
     )
 
 
-def _linear_unsloth(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[zoo]: one fp32 buffer of logits for all chunks; the gradient overwrites it in 16 bits."""
-    return _unsloth_linear_loss(graph, x, spec, spec.unsloth_chunk_tokens * spec.vocabulary * FP32)
-
-
-def _linear_unsloth_tiled(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[zoo] `_tiled_forward`: tiles of the vocabulary, for a head that does not learn."""
-    return _unsloth_linear_loss(graph, x, spec, min(UNSLOTH_TILE, spec.tokens * spec.vocabulary * FP32))
-
-
-def _linear_unsloth_chunks(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[zoo] `accumulate_chunk`: torch.compile's kernel writes the gradient over the chunk's logits."""
-    return _unsloth_linear_loss(graph, x, spec, _chunk_bytes(spec), product=spec.trainable)
-
-
-def _linear_unsloth_grpo(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[zoo 2025] rl_replacements.py `UnslothEfficientGRPO`: a chunk is one answer; its logits, and beside them first
-    those of the reference, which die with their log-probabilities, then the gradient."""
-    return _unsloth_linear_loss(graph, x, spec, 2 * _chunk_bytes(spec))
+UNSLOTH_LOGITS: Final[dict[str, Callable[[LinearLoss], int]]] = {
+    "unsloth": lambda spec: spec.unsloth_chunk_tokens * spec.vocabulary * FP32,
+    "unsloth_tiled": lambda spec: min(UNSLOTH_TILE, spec.tokens * spec.vocabulary * FP32),
+    "unsloth_chunks": lambda spec: _chunk_bytes(spec),
+    "unsloth_grpo": lambda spec: 2 * _chunk_bytes(spec),
+}
+"""Variant of [zoo] -> bytes of logits that are there at once: an fp32 buffer for all chunks, which the gradient
+overwrites in 16 bits; tiles of the vocabulary for a head that does not learn (`_tiled_forward`); a chunk's, over which
+torch.compile's kernel writes the gradient (`accumulate_chunk`); of one answer, and beside them first those of the
+reference, which die with their log-probabilities, then the gradient (2025, `UnslothEfficientGRPO`)."""
 
 
 def _linear_unsloth_rows(graph: Graph, x: Value, spec: LinearLoss) -> Value:
@@ -209,8 +205,7 @@ def _linear_unsloth_rows(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     return graph.call(
         "linear_cross_entropy", [x], [scalar(graph)], saved=[x], extra=[kept],
         backward_temporaries=[graph.tensor("loss.logits_gradient_chunk", _chunk_bytes(spec))],
-        weight_gradients=[graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)]
-        if spec.trainable else [],
+        weight_gradients=spec.weight_gradients(graph),
     )
 
 
@@ -218,18 +213,17 @@ def _chunk_bytes(spec: LinearLoss) -> int:
     return ceil_div(spec.tokens, spec.chunks) * spec.vocabulary * spec.itemsize
 
 
-def _unsloth_linear_loss(graph: Graph, x: Value, spec: LinearLoss, logits: int, *, product: bool = False) -> Value:
-    """Gradients are made in forward beside one buffer of `logits` bytes; backward scales them into others."""
+def _unsloth_linear_loss(graph: Graph, x: Value, spec: LinearLoss, kind: str) -> Value:
+    """Gradients are made in forward beside one buffer of logits; backward scales them into others."""
     saved = [graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)]
-    gradients = []
     if spec.trainable:
         saved.append(graph.value("loss.grad_weight", spec.gradient_bytes, gradient_bytes=0))
-        gradients.append(graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS))
-    buffers = [graph.tensor("loss.logits_chunk", logits)]
-    if product:
+    buffers = [graph.tensor("loss.logits_chunk", UNSLOTH_LOGITS[kind](spec))]
+    if kind == "unsloth_chunks" and spec.trainable:
         buffers.append(graph.tensor("loss.grad_weight_chunk", spec.product_bytes))
     return graph.call(
-        "linear_cross_entropy", [x], [scalar(graph)], extra=saved, temporaries=buffers, weight_gradients=gradients,
+        "linear_cross_entropy", [x], [scalar(graph)], extra=saved, temporaries=buffers,
+        weight_gradients=spec.weight_gradients(graph),
     )
 
 
@@ -271,10 +265,9 @@ def _linear_trl(graph: Graph, x: Value, spec: LinearLoss, *, narrow: int = FP32)
     for sizes in again[:0:-1]:  # backward comes to them in the order in which they are written
         before, chunk = chunk, graph.view(packed, "loss.valid_tokens.chunk")
         graph.call("chunk", [before], [chunk], passes_gradient=True, backward_temporaries=moment(sizes))
-    weights = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
     return graph.call(
         "linear_cross_entropy", [chunk], [scalar(graph)], saved=[packed], temporaries=moment(first),
-        backward_temporaries=moment(again[0]), weight_gradients=weights,
+        backward_temporaries=moment(again[0]), weight_gradients=spec.weight_gradients(graph),
     )
 
 
@@ -312,10 +305,7 @@ LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLos
     "liger": partial(_liger_linear_loss, chunk=_liger_chunk),
     "liger_0.4.2": partial(_liger_linear_loss, chunk=_liger_chunk_upcast),
     "cut_cross_entropy": _linear_cut,
-    "unsloth": _linear_unsloth,
-    "unsloth_tiled": _linear_unsloth_tiled,
-    "unsloth_chunks": _linear_unsloth_chunks,
-    "unsloth_grpo": _linear_unsloth_grpo,
+    **{kind: partial(_unsloth_linear_loss, kind=kind) for kind in UNSLOTH_LOGITS},
     "unsloth_rows": _linear_unsloth_rows,
     "trl": _linear_trl,
     "trl_autocast": partial(_linear_trl, narrow=2),

@@ -55,11 +55,6 @@ class Vocabulary(Struct, frozen=True):
         """One fp32 number a token."""
         return self.tokens * FP32
 
-    @property
-    def sample_bytes(self) -> int:
-        """The logits of one sample."""
-        return ceil_div(self.num_bytes, self.samples)
-
 
 def scalar(graph: Graph, name: str = "loss") -> Value:
     return graph.value(name, FP32)
@@ -121,6 +116,20 @@ def _prepared(kernel: Kernel, *, upcast: bool = False, shifted: bool = False, au
     return build
 
 
+def _divided(graph: Graph, logits: Value, how: str) -> Value:
+    """The logits divided by a temperature in a "copy", "in place", or, where `how` is empty, not at all.
+
+    In place goes through a view, `squeeze(0)`: autograd's CopySlices fills in a gradient of all, and divides a clone.
+    """
+    size = logits.num_bytes
+    if how == "copy":
+        return aten.unary(graph, logits, num_bytes=size, name="logits.divided")
+    if not how:
+        return logits
+    filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("clone", "divided")]
+    return graph.call("div_", [logits], [graph.view(logits, "logits.divided")], backward_temporaries=filled)
+
+
 def _log_probabilities(
     graph: Graph, logits: Value, spec: Vocabulary, *, shifted: bool = False, copied: bool = False, divided: str = ""
 ) -> Value:
@@ -133,15 +142,10 @@ def _log_probabilities(
         graph, logits, spec: as of the other variants
         shifted: `logits[..., :-1, :]`, whose backward fills in the last position
         copied: `.contiguous()` behind it
-        divided: by a temperature, "in place" through the view (autograd's CopySlices fills in a gradient of all, and
-            divides a clone of it), or in a "copy"
+        divided: by a temperature, as of `_divided`
     """
-    size, one, returned = logits.num_bytes, spec.sample_bytes, logits
-    if divided == "copy":
-        logits = aten.unary(graph, logits, num_bytes=size, name="logits.divided")
-    elif divided:
-        filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("clone", "divided")]
-        logits = graph.call("div_", [logits], [graph.view(logits, "logits.divided")], backward_temporaries=filled)
+    size, one, returned = logits.num_bytes, ceil_div(spec.num_bytes, spec.samples), logits
+    logits = _divided(graph, logits, divided)
     if shifted:
         logits = graph.call("slice", [logits], [graph.view(logits, "logits.shifted")])
     if copied:
@@ -250,15 +254,8 @@ def _policy(
     graph: Graph, logits: Value, spec: Vocabulary, *, divided: str = "", entropy: str, overwrites: bool = True
 ) -> Value:
     """[verl] `_forward_micro_batch`: flash-attn's cross entropy, whose backward overwrites the logits where nobody else
-    reads them, and the entropy of the same logits. A division in place goes through a view, `squeeze(0)`: autograd's
-    CopySlices fills in a gradient of all, and divides a clone of it. [openrlhf] does not ask it to overwrite them.
-    """
-    size = logits.num_bytes
-    if divided == "copy":
-        logits = aten.unary(graph, logits, num_bytes=size, name="logits.divided")
-    elif divided:
-        filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("clone", "divided")]
-        logits = graph.call("div_", [logits], [graph.view(logits, "logits.divided")], backward_temporaries=filled)
+    reads them, and the entropy of the same logits. [openrlhf] does not ask it to overwrite them."""
+    logits = _divided(graph, logits, divided)
     rows = graph.value("log_probabilities", spec.row_bytes)
     log_sum = graph.value("loss.log_sum_exp", spec.row_bytes, gradient_bytes=0)
     graph.call("cross_entropy", [logits], [rows], saved=[logits], extra=[log_sum],

@@ -12,6 +12,7 @@ Symbols:  R rows (tokens)   H width
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -81,14 +82,19 @@ class Norm(Struct, frozen=True):
         ]
 
 
-def _normalize(graph: Graph, x32: Value, norm: Norm) -> Value:
-    """x32 * rsqrt(mean(x32 ** 2) + eps), all fp32: keeps x32 (twice) and the rsqrt."""
+def _rsqrt(graph: Graph, x32: Value, norm: Norm) -> tuple[Value, Value]:
+    """mean(x32 ** 2), which a variable holds, and rsqrt(it + eps), all fp32: keeps x32 and the rsqrt."""
     n, small = norm.name, norm.statistics_bytes
     squared = aten.power(graph, x32, num_bytes=norm.fp32_bytes, name=f"{n}.pow")
     variance = aten.unary(graph, squared, num_bytes=small, name=f"{n}.variance")
     shifted = aten.shift(graph, variance, num_bytes=small, name=f"{n}.variance_eps")
-    rsqrt = aten.unary(graph, shifted, num_bytes=small, name=f"{n}.rsqrt", saves="output", temporaries=1)
-    normalized = aten.multiply(graph, x32, rsqrt, num_bytes=norm.fp32_bytes, name=f"{n}.normalized")
+    return variance, aten.unary(graph, shifted, num_bytes=small, name=f"{n}.rsqrt", saves="output", temporaries=1)
+
+
+def _normalize(graph: Graph, x32: Value, norm: Norm) -> Value:
+    """x32 * rsqrt(mean(x32 ** 2) + eps), all fp32: keeps x32 (twice) and the rsqrt."""
+    variance, rsqrt = _rsqrt(graph, x32, norm)
+    normalized = aten.multiply(graph, x32, rsqrt, num_bytes=norm.fp32_bytes, name=f"{norm.name}.normalized")
     graph.hold(variance)
     return normalized
 
@@ -120,12 +126,9 @@ def _rms_gemma(graph: Graph, x: Value, norm: Norm) -> Value:
 
 def _rms_t5(graph: Graph, x: Value, norm: Norm) -> Value:
     """[t5]: the fp32 copy is only squared; x itself is scaled, which promotes it to fp32."""
-    n, small = norm.name, norm.statistics_bytes
+    n = norm.name
     x32 = cast(graph, x, elements=norm.elements, to_bytes=FP32, name=f"{n}.fp32")
-    squared = aten.power(graph, x32, num_bytes=norm.fp32_bytes, name=f"{n}.pow")
-    variance = aten.unary(graph, squared, num_bytes=small, name=f"{n}.variance")
-    shifted = aten.shift(graph, variance, num_bytes=small, name=f"{n}.variance_eps")
-    rsqrt = aten.unary(graph, shifted, num_bytes=small, name=f"{n}.rsqrt", saves="output", temporaries=1)
+    _, rsqrt = _rsqrt(graph, x32, norm)
     wide = aten.promote(graph, x, num_bytes=norm.fp32_bytes)
     normalized = aten.multiply(graph, wide, rsqrt, num_bytes=norm.fp32_bytes, name=f"{n}.normalized")
     down = cast(graph, normalized, elements=norm.elements, to_bytes=norm.weight_itemsize, name=f"{n}.cast")
@@ -136,21 +139,13 @@ def _rms_t5(graph: Graph, x: Value, norm: Norm) -> Value:
     )
 
 
-def _fused(graph: Graph, x: Value, norm: Norm, *statistics: str) -> Value:
+def _fused(graph: Graph, x: Value, norm: Norm, statistics: tuple[str, ...]) -> Value:
     """One kernel each way: keeps its input and the statistics of its rows [aten] [te]."""
     out = graph.value(f"{norm.name}.out", norm.num_bytes)
     return graph.call(
         "norm", [x], [out], saved=[x], extra=norm.statistics(graph, *statistics),
         weight_gradients=norm.weight_gradients(graph),
     )
-
-
-def _rms_fused(graph: Graph, x: Value, norm: Norm) -> Value:
-    return _fused(graph, x, norm, "rstd")
-
-
-def _layer_norm_fused(graph: Graph, x: Value, norm: Norm) -> Value:
-    return _fused(graph, x, norm, "mean", "rstd")
 
 
 def partial_sums(graph: Graph, norm: Norm, *names: str) -> list[Tensor]:
@@ -184,6 +179,9 @@ def _layer_norm_liger(graph: Graph, x: Value, norm: Norm) -> Value:
 
 
 NormBuilder = Callable[[Graph, Value, Norm], Value]
+
+_rms_fused: Final[NormBuilder] = partial(_fused, statistics=("rstd",))
+_layer_norm_fused: Final[NormBuilder] = partial(_fused, statistics=("mean", "rstd"))
 
 RMS_NORM_VARIANTS: Final[dict[str, NormBuilder]] = {
     "eager": _rms_huggingface,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from truth.rows.kernels.harness import FP32, INT64, Bench, Case, Iteration, peak
 from vramcast.operators import aten
-from vramcast.operators.activation import Gate, gated_activation
+from vramcast.operators.activation import gated_activation
 from vramcast.operators.attention import rope
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, Numerics, linear
@@ -125,7 +125,7 @@ def gated_mlp_peak(case: Case) -> int:
     gate = linear(graph, "gate", x, tokens=tokens, dense=Dense(inner, hidden), numerics=numerics)
     if case.provider == "liger":
         up = linear(graph, "up", x, tokens=tokens, dense=Dense(inner, hidden), numerics=numerics)
-        gated = gated_activation(graph, gate, up, Gate(tokens * inner, size), "liger")
+        gated = gated_activation(graph, [gate, up], "liger", "mlp")
     else:
         case.provided(huggingface="eager")
         gated = _eager_gate(bench, x, gate, tokens, numerics)

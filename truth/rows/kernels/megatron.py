@@ -14,7 +14,9 @@ from truth.contract import Refused
 from truth.rows.kernels import operators
 from truth.rows.kernels.harness import FP32, INT64, Bench, Case, Iteration, peak
 from truth.rows.kernels.layers import liger_out_of_place
-from vramcast.operators.activation import Gate, gated_activation
+from vramcast.blocks.mlp import halves
+from vramcast.operators import aten
+from vramcast.operators.activation import activation, gated_activation
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
 from vramcast.operators.loss import Vocabulary
@@ -113,11 +115,14 @@ def _liger_vocab_parallel(graph: Graph, logits: Value, spec: Vocabulary) -> Valu
 def megatron_swiglu_peak(case: Case) -> int:
     """One tensor holds gate and up, `.grad` cleared before each iteration."""
     bench = Bench(case)
-    gate = Gate(case.size("S") * case.size("B") * case.size("ffn_local"), BF16)
-    x = bench.leaf("x", 2 * gate.num_bytes)
-    variant = case.provided(
-        torch="torch", megatron="megatron", liger="liger_fused_gate_up", liger_in_place="liger",
-    )
-    y = gated_activation(bench.graph, x, None, gate, variant)
+    elements = case.size("S") * case.size("B") * case.size("ffn_local")
+    x = bench.leaf("x", 2 * elements * BF16)
+    variant = case.provided(torch="torch", megatron="compiled", liger="compiled", liger_in_place="liger")
+    if variant == "torch":
+        gate, up = halves(bench.graph, x)
+        act = activation(bench.graph, gate, elements=elements, itemsize=BF16)
+        y = aten.multiply(bench.graph, act, up, num_bytes=gate.num_bytes, name="gated")
+    else:
+        y = gated_activation(bench.graph, [x], variant, "mlp")
     iteration = Iteration(retains_graph=False, accumulates=False)
     return _peak_of_sum(bench, y, iteration, copies=case.provider.startswith("liger"))

@@ -10,7 +10,7 @@ from truth.rows.kernels.harness import Bench, Case, Iteration, peak_of
 from truth.rows.kernels.layers import gated_mlp_peak
 from vramcast.domain.program import Alloc, Free, Loop, Program
 from vramcast.operators import aten
-from vramcast.operators.activation import Gate, gated_activation
+from vramcast.operators.activation import gated_activation
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, Numerics, linear
 from vramcast.operators.lowering import Caller, Lowered, lower, lower_inference
@@ -43,7 +43,7 @@ class _Shard:
     def _liger(self) -> None:
         gate = self._linear("gate", self.x, self.inner, self.hidden)
         up = self._linear("up", self.x, self.inner, self.hidden)
-        gated = gated_activation(self.graph, gate, up, Gate(self.tokens * self.inner, self.size), "liger")
+        gated = gated_activation(self.graph, [gate, up], "liger", "mlp")
         self.out = self._linear("down", gated, self.hidden, self.inner)
         self.graph.hold(gate, up)
         self.graph.returns(self.out)
