@@ -316,16 +316,12 @@ def _processes(sharing: Sharing) -> HostPart:
 
 def _on_disks(job: Job, sharing: Sharing) -> int:
     """What all machines write to their disks together [bytes]."""
-    plan = job.plan
-    found = sharing.learning * _state_bytes(job) if plan.offload_optimizer == "nvme" else 0
-    return found + (sharing.number * HALF if plan.offload_parameters == "nvme" else 0)
-
-
-def _state_bytes(job: Job) -> int:
-    """Of a parameter: its copy and the optimizer's states."""
-    whole = FP32 + MOMENTS.get(job.plan.optimizer, 0)
-    half = job.plan.precision in (Precision.BF16, Precision.FP16) and not _sharder(job).copies_in_fp32
-    return whole // 2 if half else whole
+    plan, states = job.plan, 0
+    if plan.offload_optimizer == "nvme":  # of a parameter its copy and the optimizer's states
+        whole = FP32 + MOMENTS.get(plan.optimizer, 0)
+        half = plan.precision in (Precision.BF16, Precision.FP16) and not _sharder(job).copies_in_fp32
+        states = sharing.learning * (whole // 2 if half else whole)
+    return states + (sharing.number * HALF if plan.offload_parameters == "nvme" else 0)
 
 
 def has_room(job: Job) -> bool:

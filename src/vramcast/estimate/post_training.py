@@ -27,7 +27,7 @@ from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import chance_within, interval, likest_runs, misses, training_traits
 from vramcast.estimate.post_training_host import host_need
 from vramcast.estimate.post_training_time import step_time
-from vramcast.estimate.ranks import GIVES_BACK, context_tensor, outside_tensors
+from vramcast.estimate.ranks import GIVES_BACK, context_tensor, ledger_entry, outside_tensors
 from vramcast.estimate.script import Script
 from vramcast.estimate.script import play as play_script
 from vramcast.estimate.timeline import Device
@@ -281,11 +281,10 @@ def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
         live = played.scripts[name].live_at_peak(index)
         pools = dict.fromkeys(played.awake(name, index), 1)
         for tensor, count in (live | pools | dict.fromkeys(played.outside[name], 1)).items():
-            size = (tensor.block_bytes if tensor in live else tensor.num_bytes) * count
-            listed += size
+            size = tensor.block_bytes if tensor in live else tensor.num_bytes
+            listed += size * count
             named = replace(tensor, owner=f"{name}.{tensor.owner}") if name in TRAINERS[1:] else tensor
-            yield LedgerEntry(path=named.path, num_bytes=size, count=count, basis=tensor.basis,
-                              formula=tensor.formula, source=tensor.source)
+            yield ledger_entry(named, size, count)
     yield LedgerEntry(
         path="allocator/reserved but not allocated", num_bytes=peak.device_bytes - listed, basis=Basis.FORMULA,
         formula="peak reserved - live at the peak", source="simulated caching allocators, one a process",

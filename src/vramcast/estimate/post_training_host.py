@@ -32,14 +32,13 @@ from vramcast.engines.post_training.rollout import engine, rating_job
 from vramcast.errors import Note
 from vramcast.estimate import host_memory
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
-from vramcast.units import ceil_div
+from vramcast.units import FP32, HALF, ceil_div
 
 PAGEABLE: Final = ((0, 7), (0, 8))
 """Releases from one up to another whose FSDP2 weights wait in pageable memory [move]."""
 
-FP32: Final = 4
-HALF: Final = 2
 MOVED: Final = "verl utils/fsdp_utils.py"
+CUMEM: Final = "vllm device_allocator/cumem.py"
 
 
 def host_need(job: PostTrainingJob, *, device_bytes: int) -> HostNeed:
@@ -107,21 +106,14 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     served = rating_job(job)
     if served is not None:
         weights = engine(served, held_bytes=0).weights.num_bytes
-        yield HostPart(name="weights of the reward network", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
-                       formula=Note("{} ranks x {:,} B, each block a power of two at most", ranks, weights),
-                       source="vllm device_allocator/cumem.py")
+        yield _at_most_pinned("weights of the reward network", weights, ranks, CUMEM)
     elif job.reward is not None and job.engine == "pytorch":
         weights = ceil_div(HALF * count_parameters(scorer(job.reward)).total, job.trainer_gpus)
-        yield HostPart(name="weights of the reward network", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
-                       formula=Note(
-                           "{} ranks x {:,} B, each block a power of two at most", ranks, weights
-                       ), source=MOVED)
+        yield _at_most_pinned("weights of the reward network", weights, ranks, MOVED)
     drops = release.shares_weights or sleep_level(job) != 1
     if job.rollout.sleeps and job.rollout.gpus is None and not drops:
         weights = engine(job, held_bytes=0).weights.num_bytes
-        yield HostPart(name="weights of the engine, asleep", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
-                       formula=Note("{} ranks x {:,} B, each block a power of two at most", ranks, weights),
-                       source="vllm device_allocator/cumem.py")
+        yield _at_most_pinned("weights of the engine, asleep", weights, ranks, CUMEM)
     low, high = PROCESS_BYTES
     beside = job.cluster.gpus_per_node - ranks if job.rollout.gpus is not None else ranks  # of the engine
     rating = {"reference": job.updates.reference, "reward": job.reward is not None}
@@ -146,6 +138,13 @@ def _all_there(job: PostTrainingJob, learning: Network, ranks: int) -> Iterator[
         yield _part(f"{whose}sharded weights", network.weights, ranks)
         yield _part(f"{whose}gradients", network.weights, ranks)
         yield _part(f"{whose}moments", network.moments, ranks, pinned=False)
+
+
+def _at_most_pinned(name: str, num_bytes: int, ranks: int, source: str) -> HostPart:
+    """Blocks whose sizes are not known: between their own and twice that [pin]."""
+    formula = Note("{} ranks x {:,} B, each block a power of two at most", ranks, num_bytes)
+    return HostPart(name=name, low_bytes=ranks * num_bytes, high_bytes=2 * ranks * num_bytes, formula=formula,
+                    source=source)
 
 
 def _part(name: str, held: Held, ranks: int, *, pinned: bool = True) -> HostPart:

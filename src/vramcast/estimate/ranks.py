@@ -70,12 +70,7 @@ def rank_answer(
     program.require_sound()
     script = Script(program.phases)
     marks, gives_back_cache = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
-    phases: dict[str, Peak] = {}
-    for phase in program.phases:
-        allocated, reserved = marks[phase].allocated_bytes, marks[phase].reserved_bytes
-        phases[phase.value] = Peak(
-            allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved + outside_bytes
-        )
+    phases = {phase.value: _peak(marks[phase], outside_bytes) for phase in program.phases}
     steady = phases[program.steady.value]
     exact_bytes = min(exact_bytes, steady.device_bytes)
     like = replace(traits, slack=slack_of(slack_share(steady))) if traits.slack else traits
@@ -114,11 +109,13 @@ def rank_need(
     script = Script(program.phases)
     marks, _ = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
     highest, steady = max(mark.reserved_bytes for mark in marks.values()), marks[program.steady]
-    peak = Peak(
-        allocated_bytes=steady.allocated_bytes, reserved_bytes=steady.reserved_bytes,
-        device_bytes=outside_bytes + steady.reserved_bytes,
-    )
+    peak = _peak(steady, outside_bytes)
     return RankNeed(outside_bytes + highest, peak.device_bytes, slack_share(peak))
+
+
+def _peak(mark: Simulated, outside_bytes: int) -> Peak:
+    return Peak(allocated_bytes=mark.allocated_bytes, reserved_bytes=mark.reserved_bytes,
+                device_bytes=mark.reserved_bytes + outside_bytes)
 
 
 def ended_at_card(
@@ -180,41 +177,25 @@ def _marks(
 
 def _ledger(live: Mapping[Tensor, int], steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:
     """Named entries that add up to the device bytes of the steady peak."""
-    entries = [_entry(tensor, tensor.block_bytes, count) for tensor, count in live.items()]
+    entries = [ledger_entry(tensor, tensor.block_bytes, count) for tensor, count in live.items()]
     slack = steady.allocated_bytes - sum(entry.num_bytes for entry in entries)
+    unused = steady.reserved_bytes - steady.allocated_bytes
+    rest = [("reserved but not allocated", unused, "peak reserved - allocated at the peak")]
     if slack:
-        entries.append(
-            LedgerEntry(
-                path="allocator/slack of large blocks",
-                num_bytes=slack,
-                basis=Basis.FORMULA,
-                formula="peak allocated - requests at the peak, rounded",
-                source="simulated caching allocator, see docs/levels.md",
-            )
-        )
-    entries.append(
-        LedgerEntry(
-            path="allocator/reserved but not allocated",
-            num_bytes=steady.reserved_bytes - steady.allocated_bytes,
-            basis=Basis.FORMULA,
-            formula="peak reserved - allocated at the peak",
-            source="simulated caching allocator, see docs/levels.md",
-        )
-    )
-    entries.extend(_entry(tensor, tensor.num_bytes, 1) for tensor in outside)
+        rest.insert(0, ("slack of large blocks", slack, "peak allocated - requests at the peak, rounded"))
+    entries += [
+        LedgerEntry(path=f"allocator/{name}", num_bytes=num_bytes, basis=Basis.FORMULA, formula=formula,
+                    source="simulated caching allocator, see docs/levels.md")
+        for name, num_bytes, formula in rest
+    ]
+    entries += [ledger_entry(tensor, tensor.num_bytes, 1) for tensor in outside]
     return tuple(sorted(entries, key=lambda entry: -entry.num_bytes))
 
 
-def _entry(tensor: Tensor, num_bytes: int, count: int) -> LedgerEntry:
+def ledger_entry(tensor: Tensor, num_bytes: int, count: int) -> LedgerEntry:
     """`count` live instances of a tensor that take `num_bytes` each."""
-    return LedgerEntry(
-        path=tensor.path,
-        num_bytes=num_bytes * count,
-        count=count,
-        basis=tensor.basis,
-        formula=tensor.formula,
-        source=tensor.source,
-    )
+    return LedgerEntry(path=tensor.path, num_bytes=num_bytes * count, count=count, basis=tensor.basis,
+                       formula=tensor.formula, source=tensor.source)
 
 
 FALLBACK_NCCL_BYTES: Final = 100 * MIB
