@@ -248,7 +248,10 @@ def gpu_from_row(row: dict[str, str], *, file: str) -> Gpu:
 
 def _memory(row: dict[str, str], total: int | None, where: str) -> dict[str, Any]:
     """Visible memory, published or derived. Vendors print GB and mean something between GB and GiB."""
-    nameplate = _nameplate_gb(row, where)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) GB", row["memory_nameplate"])
+    if match is None:
+        raise SourceError("{}: memory_nameplate={!r} must read like '80 GB'", where, row["memory_nameplate"])
+    nameplate = float(match[1])
     if total is not None and not nameplate * GB <= total <= nameplate * GIB:
         raise SourceError("{}: smi_total_mib is not between the nameplate read as GB and as GiB", where)
     published = _number(row, "visible_mib", where)
@@ -289,13 +292,6 @@ def _link(row: dict[str, str], where: str) -> dict[str, Any]:
     if topology and topology not in UNBOUNDED and not cards:
         raise SourceError("{}: link_topology={} without link_cards", where, topology)
     return {"link_cards": tuple(sorted(map(int, cards.split()))), "link_source": row["link_source"]}
-
-
-def _nameplate_gb(row: dict[str, str], where: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) GB", row["memory_nameplate"])
-    if match is None:
-        raise SourceError("{}: memory_nameplate={!r} must read like '80 GB'", where, row["memory_nameplate"])
-    return float(match[1])
 
 
 def _number(row: dict[str, str], column: str, where: str) -> float | None:

@@ -188,7 +188,12 @@ def _instance(row: Row) -> Instance:
     if gpus is None or gpus != int(gpus) or memory_gb is None:
         raise SourceError("{}: gpus and memory_gb must be given, gpus as a whole number", row.where)
     vcpus, host, nvme = row.number("vcpus"), row.number("host_gib"), row.number("nvme_gb")
-    link, link_rate = _link(row, int(gpus))
+    rate = row.number("link_gb_per_s")
+    if (rate is None) != (not row["link"]) or (int(gpus) == 1 and row["link"]):
+        raise SourceError("{}: link and link_gb_per_s must both be given for several cards, else be empty", row.where)
+    if row["link"].startswith("PCIe") and not re.fullmatch(r"PCIe[3-6]", row["link"]):
+        raise SourceError("{}: link={!r} must name its generation, for example PCIe4", row.where, row["link"][:20])
+    link, link_rate = row["link"] or None, None if rate is None else round(rate * GB)
     return Instance(
         provider=row.choice("provider", PROVIDERS),
         name=row.text("name"),
@@ -230,15 +235,6 @@ def _network(row: Row) -> Network | None:
             raise SourceError("{}: rdma={!r} without network_gbit_per_s", row.where, rdma)
         return None
     return Network(bytes_per_s=round(rate * GB / 8), rdma=rdma or None, source=row.text("source"))
-
-
-def _link(row: Row, gpus: int) -> tuple[str | None, int | None]:
-    rate = row.number("link_gb_per_s")
-    if (rate is None) != (not row["link"]) or (gpus == 1 and row["link"]):
-        raise SourceError("{}: link and link_gb_per_s must both be given for several cards, else be empty", row.where)
-    if row["link"].startswith("PCIe") and not re.fullmatch(r"PCIe[3-6]", row["link"]):
-        raise SourceError("{}: link={!r} must name its generation, for example PCIe4", row.where, row["link"][:20])
-    return row["link"] or None, None if rate is None else round(rate * GB)
 
 
 @cache

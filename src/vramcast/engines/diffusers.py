@@ -78,7 +78,7 @@ def _model_tensors(name: str, model: Model, formats: Formats) -> Iterator[tuple[
     kept_wide = formats.quantised not in DTYPES and _is_t5(model)
     for tensor, count in found:
         if kept_wide and tensor.name == "mlp.down":
-            shape = (model.hidden, _inner(model))
+            shape = (model.hidden, getattr(model.main.layers[0].channel, "width", 0))
             yield _tensor(name, tensor.owner, Parameter(path=tensor.name, shape=shape), "fp32"), count
         else:
             yield replace(tensor, owner=f"{name}.{tensor.owner}"), count
@@ -87,10 +87,6 @@ def _model_tensors(name: str, model: Model, formats: Formats) -> Iterator[tuple[
 def _is_t5(model: Model) -> bool:
     mixer = model.main.layers[0].mixer
     return isinstance(mixer, Attention) and mixer.position_bias == "relative"
-
-
-def _inner(model: Model) -> int:
-    return getattr(model.main.layers[0].channel, "width", 0)
 
 
 def _network_tensors(

@@ -27,14 +27,7 @@ from vramcast.domain.job import AttentionKernel, Phase, Precision, RankProgram, 
 from vramcast.domain.model import Model
 from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, DiffusionJob, Flux, Pipeline, UNet
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, extent
-from vramcast.engines.diffusers import (
-    ITEMSIZES,
-    Tensors,
-    component_tensors,
-    elements_of,
-    latent_frames,
-    unloaded,
-)
+from vramcast.engines.diffusers import ITEMSIZES, Tensors, component_tensors, elements_of, latent_frames, unloaded
 from vramcast.engines.serving.weights import Formats, loaded
 from vramcast.engines.training import DIFFUSION
 from vramcast.errors import InvalidSpec, Note, Unsupported
@@ -264,15 +257,13 @@ class _Run:
         """A ControlNet that learns beside a UNet that only passes gradients on."""
         network = self._unet()
         hint = tape.new("conditioning image", self._pixels(), self.types.compute, Category.INPUTS)
-        learning, tape.learning = tape.learning, tape.learning._replace(
-            full=True, elements=sum(parameter.elements * count for _, parameter, count in control_parameters(network)),
-        )
+        elements = sum(parameter.elements * count for _, parameter, count in control_parameters(network))
+        learning, tape.learning = tape.learning, tape.learning._replace(full=True, elements=elements)
         with tape.owned("controlnet"):
             controls = control(tape, network, step, hint)
         tape.learning = learning._replace(checkpoint=False)
         out = unet_forward(tape, network, step, controls)
-        tape.learning = tape.learning._replace(full=True, elements=sum(
-            parameter.elements * count for _, parameter, count in control_parameters(network)))
+        tape.learning = tape.learning._replace(full=True, elements=elements)
         return out
 
     def _unet(self) -> UNet:
@@ -282,19 +273,12 @@ class _Run:
 
     def _encode_text(self, tape: Training) -> None:
         for component in self.pipeline.of_role("encoder"):
-            model = component.network
-            assert isinstance(model, Model)
-            tokens, size = component.tokens, self.types.compute
             if self.learning(component):
                 tape.learning = self._text_learning(component)
                 with tape.owned(component.name):
-                    tape.encoded.append(
-                        text.forward(tape, model, batch=self.job.batch, tokens=tokens, itemsize=size)
-                    )
+                    tape.encoded.append(self._text(tape, component))
             elif self.job.setting.text == "on":
-                plain = Tape(component.name, text.SOURCE)
-                text.forward(plain, model, batch=self.job.batch, tokens=tokens, itemsize=size)
-                tape.nodes += plain.program
+                tape.nodes += self._encoded(component)
 
     def _encode_pixels(self) -> Program:
         part = self.pipeline.autoencoder
@@ -389,7 +373,7 @@ class _Run:
         for component in self.pipeline.components:
             if component.name in whole:
                 nodes += self._whole_on_card(component)
-            elif self._placed(component) == "on" and component.name in (self.denoiser.name, *self._others()):
+            elif self._placed(component) == "on" and (component is self.denoiser or component.role != "denoiser"):
                 nodes += loaded(self.frozen_tensors(component, self.dtype_of(component)))
         if not self.full and setting.trains != "embedding":  # a table of words is among its encoder's weights
             nodes += weight_program(learned)
@@ -401,15 +385,8 @@ class _Run:
         """Networks that work before the first step, and leave; the cache is emptied behind them."""
         others = (part for part in self.pipeline.components if part.role != "denoiser")
         parts = [part for part in others if self._placed(part) == "cached"]
-        if not self.trainer.caches_beside:
-            return max(map(self._once, parts), key=lambda program: extent(program).peak, default=())
-        held = [self.frozen_tensors(part, self.dtype_of(part)) for part in parts]
-        working = (node for part in parts for node in self._working(part))
-        return (*(node for one in held for node in loaded(one)), *working,
-                *(node for one in held for node in unloaded(one)))
-
-    def _others(self) -> tuple[str, ...]:
-        return tuple(part.name for part in self.pipeline.components if part.role != "denoiser")
+        together = [parts] if self.trainer.caches_beside else [[part] for part in parts]
+        return max(map(self._made_by, together), key=lambda program: extent(program).peak, default=())
 
     def _placed(self, component: Component) -> str:
         if component.role == "autoencoder":
@@ -418,18 +395,23 @@ class _Run:
             return "on" if self.learning(component) else self.job.setting.text
         return "on"
 
-    def _once(self, component: Component) -> Program:
-        """A network that works before the first step, and leaves."""
-        tensors = self.frozen_tensors(component, self.dtype_of(component))
-        return (*loaded(tensors), *self._working(component), *unloaded(tensors))
+    def _made_by(self, parts: list[Component]) -> Program:
+        """Networks that come, work one after the other, and leave."""
+        held = [self.frozen_tensors(part, self.dtype_of(part)) for part in parts]
+        working = (node for part in parts for node in (
+            self._encoded(part) if isinstance(part.network, Model) else self._encode_pixels()))
+        return (*(node for one in held for node in loaded(one)), *working,
+                *(node for one in held for node in unloaded(one)))
 
-    def _working(self, component: Component) -> Program:
-        if not isinstance(component.network, Model):
-            return self._encode_pixels()
+    def _text(self, tape: Tape, component: Component) -> Array:
+        assert isinstance(component.network, Model)
+        return text.forward(
+            tape, component.network, batch=self.job.batch, tokens=component.tokens, itemsize=self.types.compute)
+
+    def _encoded(self, component: Component) -> Program:
+        """A text encoder of which nothing learns."""
         tape = Tape(component.name, text.SOURCE)
-        text.forward(
-            tape, component.network, batch=self.job.batch, tokens=component.tokens, itemsize=self.types.compute
-        )
+        self._text(tape, component)
         return tape.program
 
     def _workspaces(self) -> Program:

@@ -256,7 +256,7 @@ def capacity_of(
         kv_bytes=tightest.num_bytes,
         tokens_by_count={name: int(tokens / holes) for name, tokens in tightest.reported_tokens.items()},
         concurrency=copies * tightest.num_bytes / tightest.sequence_bytes(job.context) / holes,
-        longest_context=longest_context(caches, sequences * holes, most=_longest(job)),
+        longest_context=longest_context(caches, sequences * holes, most=max(job.model.context or 0, job.context)),
         sequence_bytes=int(tightest.sequence_bytes(job.context) * holes),
         safe_fraction=safe,
     )
@@ -284,10 +284,6 @@ def longest_context(caches: Iterable[Cache], sequences: float, *, most: int) -> 
         else:
             high, above = middle, found
     return low
-
-
-def _longest(job: ServeJob) -> int:
-    return max(job.model.context or 0, job.context)
 
 
 def safe_fraction(deployment: Deployment, needed_bytes: int, visible_bytes: int) -> float | None:

@@ -158,7 +158,9 @@ def _eager(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
         # without the sinks' column
         current = graph.call("slice", [current], [graph.view(current, "attention.probabilities_of_keys")])
     if scores.dropout:
-        current = _dropout(graph, current, scores)
+        kept = graph.value("attention.probabilities_dropped", current.num_bytes)
+        mask = graph.value("attention.dropout_mask", scores.score_elements, gradient_bytes=0)
+        current = graph.call("dropout", [current], [kept], extra=[mask])
     context = _output(graph, scores)
     graph.call("matmul", [current, v], [context], saved=[current, v], flops=scores.flops // 2)
     merged = graph.value("attention.context_merged", context.num_bytes)
@@ -192,12 +194,6 @@ def _softmax(graph: Graph, raw: Value, scores: Scores) -> Value:
         return probabilities
     narrow = graph.value("attention.probabilities_cast", scores.score_elements * scores.width)
     return graph.call("cast", [probabilities], [narrow])
-
-
-def _dropout(graph: Graph, probabilities: Value, scores: Scores) -> Value:
-    kept = graph.value("attention.probabilities_dropped", probabilities.num_bytes)
-    mask = graph.value("attention.dropout_mask", scores.score_elements, gradient_bytes=0)
-    return graph.call("dropout", [probabilities], [kept], extra=[mask])
 
 
 KERNELS: Final[dict[AttentionKernel, Callable[[Graph, Value, Value, Value, Scores], Value]]] = {

@@ -59,7 +59,10 @@ def build_diffusion(options: Mapping[str, object]) -> DiffusionJob:
         fields["peft"] = converted(Peft, peft)
     workload = converted(Workload, section(values, "workload"))
     if "global-batch" in values:
-        workload = _accumulated(workload, values["global-batch"], cluster.count)
+        batch, step = require_count("global-batch", values["global-batch"]), workload.micro_batch * cluster.count
+        if batch % step:
+            raise InvalidSpec("global-batch={} is not a multiple of {} = GPUs x micro-batch; use {}", batch, step, step)
+        workload = msgspec.structs.replace(workload, grad_accum=batch // step)
     setting = engine_options(values.get("engine-option", ()))
     return DiffusionJob(
         pipeline=catalogue.pipelines.load_pipeline(str(given["model"])), workload=workload,
@@ -84,13 +87,6 @@ def _workspaces(gpu: Gpu, precision: str) -> dict[str, float]:
 
 TORCH: Final = (2, 13)
 """Whose cuDNN it is."""
-
-
-def _accumulated(workload: Workload, whole: object, num_gpus: int) -> Workload:
-    batch, step = require_count("global-batch", whole), workload.micro_batch * num_gpus
-    if batch % step:
-        raise InvalidSpec("global-batch={} is not a multiple of {} = GPUs x micro-batch; use {}", batch, step, step)
-    return msgspec.structs.replace(workload, grad_accum=batch // step)
 
 
 def _engine(text: str) -> tuple[str, Version | None]:

@@ -255,13 +255,19 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
         case Kind.COUNT:
             return parse_count(name, value)
         case Kind.CHOICE:
-            return _parse_choice(name, option, value)
+            text = str(value).strip().lower()
+            if (text.partition("@")[0] if option.versioned else text) not in option.choices:
+                raise InvalidSpec("{}={!r} is not known; use {}", name, str(value)[:80], ", ".join(option.choices))
+            return str(ZERO[text]) if name == "zero" else text
         case Kind.FLAG:
             if not isinstance(value, bool):
                 raise InvalidSpec("{}={!r} must be true or false", name, value)
             return value
         case Kind.NAMES:
-            return _parse_names(name, value)
+            items = value.split(",") if isinstance(value, str) else value
+            if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+                raise InvalidSpec("{} must be a list of names", name)
+            return tuple(part.strip() for item in items for part in COMMAS.split(item) if part.strip())
         case Kind.NUMBER:
             return _parse_number(name, value)
         case Kind.AMOUNT:
@@ -271,20 +277,6 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
     if option.field == "optimizer" and option.section == "plan":
         states.optimizers.optimizer(value)  # a name that no engine knows is refused where it is said
     return value
-
-
-def _parse_choice(name: str, option: Option, value: object) -> str:
-    text = str(value).strip().lower()
-    if (text.partition("@")[0] if option.versioned else text) not in option.choices:
-        raise InvalidSpec("{}={!r} is not known; use {}", name, str(value)[:80], ", ".join(option.choices))
-    return str(ZERO[text]) if name == "zero" else text
-
-
-def _parse_names(name: str, value: object) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        raise InvalidSpec("{} must be a list of names", name)
-    return tuple(part.strip() for item in items for part in COMMAS.split(item) if part.strip())
 
 
 def _parse_number(name: str, value: object) -> float:

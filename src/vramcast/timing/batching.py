@@ -27,11 +27,12 @@ the one before
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import ceil, inf, sqrt
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -118,6 +119,15 @@ class Decision(Struct, frozen=True):
     cut_off: tuple[int, ...]
 
 
+class Scheduled(NamedTuple):
+    """Prompts of a step while it is put together."""
+
+    chunks: list[tuple[int, int]]  # tokens, and those computed before
+    prompts: list[tuple[int, int]]  # request, tokens
+    whole: list[int]  # whose prompt ends in it
+    cut_off: list[int]
+
+
 class Batching:
     """One scheduler with its pool. Requests are numbered as they are pushed.
 
@@ -137,13 +147,11 @@ class Batching:
         self.now, self.tick = 0.0, 0
         self.waiting: deque[int] = deque()
         self.running: dict[int, None] = {}  # in the order of admission
-        self.partial = -1  # whose prompt is not whole yet: the last of those that run
-        self.computed = 0  # tokens of it
+        self.partial, self.computed = -1, 0  # whose prompt is not whole yet, the last of those that run; its tokens
         self.context = 0  # computed tokens of all that generate
         self.grows = [0] * pool.block_tokens  # residue of T - c -> blocks that such sequences take when T gets there
         self.blocked = False  # who is first in the queue cannot run until someone goes
-        self.looked_at = -1  # tick of the last step with prompts
-        self.held_since = -1  # tick since which prompts are held; -1: none are
+        self.looked_at, self.held_since = -1, -1  # tick of the last step with prompts; since when prompts are held
         self.step_s = (0.0, 0.0)  # when the last step began and ended
         self.ends: dict[int, list[tuple[int, int]]] = {}  # tick -> who is done, as it was admitted for that time
         self.full: dict[int, list[tuple[int, int]]] = {}  # tick -> whose windows are full
@@ -151,17 +159,12 @@ class Batching:
         self.taken, self.returned = 0, self.free  # blocks that left and joined the queue of free ones
         self.holes: list[tuple[int, int]] = []  # heap: places in that queue that were left early, and how many
         self.at_s: list[float] = []
-        self.prompt: list[int] = []
-        self.answer: list[int] = []
-        self.emitted: list[int] = []
+        self.prompt, self.answer, self.emitted = list[int](), list[int](), list[int]()
         self.start: list[int] = []  # tick minus computed tokens, of those that generate
         self.admitted: list[int] = []  # how often
         self.left: list[tuple[int, int]] = []  # of who was cut off: end of its blocks in the queue of free ones, blocks
-        self.started_s: list[float] = []
-        self.first_s: list[float] = []
-        self.end_s: list[float] = []
-        self.preemptions = 0
-        self.recomputed = 0  # tokens
+        self.started_s, self.first_s, self.end_s = list[float](), list[float](), list[float]()
+        self.preemptions, self.recomputed = 0, 0  # times, and tokens
         self.intervals: list[Interval] = []
         self.gaps: list[tuple[float, int]] = []  # seconds between two tokens of a user, how many
         self.last_s: dict[int, float] = {}  # of who was cut off: when its last token came
@@ -180,13 +183,11 @@ class Batching:
         self.at_s.append(arrival.at_s)
         self.prompt.append(arrival.prompt)
         self.answer.append(arrival.answer)
-        self.emitted.append(0)
-        self.start.append(0)
-        self.admitted.append(0)
         self.left.append((0, 0))
-        self.started_s.append(inf)
-        self.first_s.append(inf)
-        self.end_s.append(inf)
+        for counts in (self.emitted, self.start, self.admitted):
+            counts.append(0)
+        for moments in (self.started_s, self.first_s, self.end_s):
+            moments.append(inf)
 
     @property
     def load(self) -> int:
@@ -272,78 +273,63 @@ class Batching:
 
     def _lasting(self, most: int) -> int:
         """Steps that the free blocks are enough for."""
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._needed(middle) <= self.free else (low, middle)
-        return low
+        return bisect_right(range(most), self.free, key=self._needed) - 1
 
     def _step(self) -> None:
         """One step as the scheduler makes it."""
-        budget = self.limits.tokens
-        cut_off: list[int] = []
-        chunks: list[tuple[int, int]] = []
-        scheduled: list[tuple[int, int]] = []
-        whole: list[int] = []
+        budget, made = self.limits.tokens, Scheduled([], [], [], [])
+        chunks = made.chunks
         if self.limits.apart:
-            self._prompts(budget, chunks, scheduled, whole, cut_off)
+            self._prompts(budget, made)
         count = 0 if self.limits.apart and chunks else len(self.running) - (self.partial >= 0)
         if count:
             if self.grows[self.tick % self.pool.block_tokens] > self.free:
-                cut_off += self._cut_off()
+                made.cut_off.extend(self._cut_off())
                 count = len(self.running) - (self.partial >= 0)
             self._take(self.grows[self.tick % self.pool.block_tokens])
             budget -= count
         if not self.limits.apart:
-            self._prompts(budget, chunks, scheduled, whole, cut_off)
-        self.blocked = bool(self.waiting) and not (chunks or cut_off or self._unseen(self.waiting[0]))
+            self._prompts(budget, made)
+        self.blocked = bool(self.waiting) and not (chunks or made.cut_off or self._unseen(self.waiting[0]))
         if not count and not chunks:
             return
         if chunks:
             self.looked_at, self.held_since = self.tick + (count > 0), -1
         if self.decisions is not None:
-            ready = [r for r in self.running if r not in dict(scheduled) and r != self.partial]
-            self.decisions.append(Decision(tuple(ready), tuple(scheduled), tuple(cut_off)))
+            ready = [r for r in self.running if r not in dict(made.prompts) and r != self.partial]
+            self.decisions.append(Decision(tuple(ready), tuple(made.prompts), tuple(made.cut_off)))
         context = self.context / count if count else 0.0
         seconds = self.costs.mixed(count, context, chunks) if chunks else self.costs.decode(count, context)
         self._passed(seconds, 1, count, sum(tokens for tokens, _ in chunks))
-        for request in whole:
+        for request in made.whole:
             self._token(request)
 
-    def _prompts(
-        self, budget: int, chunks: list[tuple[int, int]], scheduled: list[tuple[int, int]], whole: list[int],
-        cut_off: list[int],
-    ) -> None:
+    def _prompts(self, budget: int, made: Scheduled) -> None:
         """The prompt that is not whole, then those that wait."""
         if self.partial >= 0 and budget > 0:
-            budget = self._go_on(budget, chunks, scheduled, whole, cut_off)
-        if not cut_off:
-            self._admit(budget, chunks, scheduled, whole)
+            budget = self._go_on(budget, made)
+        if not made.cut_off:
+            self._admit(budget, made)
 
-    def _go_on(
-        self, budget: int, chunks: list[tuple[int, int]], scheduled: list[tuple[int, int]], whole: list[int],
-        cut_off: list[int],
-    ) -> int:
+    def _go_on(self, budget: int, made: Scheduled) -> int:
         """The next chunk of the prompt that is not whole; the budget behind it."""
         request, before = self.partial, self.computed
         total = self.prompt[request] + self.emitted[request]
         tokens = min(total - before, budget)
         need = self.pool.held(before + tokens) - self.pool.held(before)
         if need > self.free:
-            cut_off.append(self._drop_last())
+            made.cut_off.append(self._drop_last())
             return budget
         self._take(need)
-        chunks.append((tokens, before))
-        scheduled.append((request, tokens))
+        made.chunks.append((tokens, before))
+        made.prompts.append((request, tokens))
         self.computed = before + tokens
         if self.computed == total:
             self.partial = -1
-            whole.append(request)
+            made.whole.append(request)
         return budget - tokens
 
-    def _admit(
-        self, budget: int, chunks: list[tuple[int, int]], scheduled: list[tuple[int, int]], whole: list[int]
-    ) -> None:
+    def _admit(self, budget: int, made: Scheduled) -> None:
         """The queue in order, as far as budget, places and blocks go."""
         limits, pool, waiting = self.limits, self.pool, self.waiting
         while waiting and budget > 0 and len(self.running) < limits.sequences and self.partial < 0:
@@ -367,11 +353,11 @@ class Batching:
             if self.started_s[request] == inf:
                 self.started_s[request] = self.now
             self.admitted[request] += 1
-            chunks.append((tokens, found))
-            scheduled.append((request, tokens))
+            made.chunks.append((tokens, found))
+            made.prompts.append((request, tokens))
             budget -= tokens
             if end == total:
-                whole.append(request)
+                made.whole.append(request)
             else:
                 self.partial, self.computed = request, end
 
@@ -456,9 +442,7 @@ class Batching:
         rest = self.answer[request] - self.emitted[request]
         self.start[request] = self.tick - computed
         if rest <= 0:
-            del self.running[request]
-            self._release(request, computed)
-            self._end(request)
+            self._end(request, computed)
             return
         pool = self.pool
         self.context += computed
@@ -495,12 +479,12 @@ class Batching:
     def _done(self, request: int) -> None:
         computed = self.tick - self.start[request]
         self.emitted[request] = self.answer[request]
-        del self.running[request]
         self._leave(request, computed)
-        self._release(request, computed)
-        self._end(request)
+        self._end(request, computed)
 
-    def _end(self, request: int) -> None:
+    def _end(self, request: int, computed: int) -> None:
+        del self.running[request]
+        self._release(request, computed)
         self.end_s[request] = self.now
 
 

@@ -184,19 +184,15 @@ NOT_POINTWISE: Final = frozenset({
 
 def pointwise(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
     if setting.execution.fused:
-        yield from _norms(layer, setting, hidden)
+        # x and the residual in, their sum and its norm out
+        parts = sum(part is not None for part in (layer.mixer, layer.channel))
+        count = parts * (2 if layer.post_norms else 1) - layer.shared_input_norm
+        for _ in range(count):
+            yield Work("norm", activation_bytes=4.0 * setting.step.rows * hidden * setting.placement.width)
         yield from _rotary(layer, setting)
         yield from _channel(layer, setting, hidden)
     else:
         yield from _tape(layer, setting, hidden)
-
-
-def _norms(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
-    """x and the residual in, their sum and its norm out."""
-    parts = sum(part is not None for part in (layer.mixer, layer.channel))
-    count = parts * (2 if layer.post_norms else 1) - layer.shared_input_norm
-    for _ in range(count):
-        yield Work("norm", activation_bytes=4.0 * setting.step.rows * hidden * setting.placement.width)
 
 
 def _rotary(layer: Layer, setting: Setting) -> Iterator[Work]:
@@ -437,7 +433,10 @@ def _head(model: Model, setting: Setting) -> Iterator[Work]:
     step, placement = setting.step, setting.placement
     rows = step.sequences * step.head_rows
     shape = (ceil_div(model.vocab, placement.tp), model.hidden)
-    stored = _head_format(model, placement)
+    # of the head's own weight, or of the embedding it is tied to
+    own = [parameter for parameter in head_parameters(model) if len(parameter.shape) > 1]
+    parameter = (own or list(embedding_parameters(model)))[0]
+    stored = placement.stored_as(parameter)
     yield Work(
         "head",
         flops=2.0 * rows * shape[0] * shape[1],
@@ -451,10 +450,3 @@ def _head(model: Model, setting: Setting) -> Iterator[Work]:
         yield collective("all-gather", rows * model.vocab * placement.width, ranks=placement.tp)
     sampled = step.sequences * model.vocab * 4
     yield Work("sampler", activation_bytes=float(LOGIT_PASSES * sampled), kernels=LOGIT_PASSES)
-
-
-def _head_format(model: Model, placement: Placement) -> str:
-    """Of the head's own weight, or of the embedding it is tied to."""
-    own = [parameter for parameter in head_parameters(model) if len(parameter.shape) > 1]
-    parameter = (own or list(embedding_parameters(model)))[0]
-    return placement.stored_as(parameter)

@@ -131,8 +131,8 @@ class _Users(Batching):
         heappush(self.coming, (at_s, self.number))
         self.number += 1
 
-    def _end(self, request: int) -> None:
-        super()._end(request)
+    def _end(self, request: int, computed: int) -> None:
+        super()._end(request, computed)
         self.left_to_end -= 1
         self._ask(self.now + (self.away_s(request) if self.away_s else 0.0))
 

@@ -172,7 +172,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         tp=plan.tp,
         numerics=numerics,
         attention=attention_of(job),
-        norm=_norm_variant(model, variants),
+        norm=(norm_variant(model) if variants == "eager" else variants),
         activation=variants,
         rope=variants,
         fp32_softmax=model.main.causal,
@@ -273,10 +273,6 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
     if job.engine_options.get("whole_towers"):
         variant = replace(variant, stored="full", left_whole=(), numerics=NUMERICS[job.plan.precision])
     return Tower(stack, variant)
-
-
-def _norm_variant(model: Model, variants: str) -> str:
-    return norm_variant(model) if variants == "eager" else variants
 
 
 def _adapter(job: Job, *, compute: int | None) -> Adapter | None:

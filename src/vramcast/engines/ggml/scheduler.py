@@ -304,7 +304,10 @@ def cut(nodes: Sequence[Tensor], machine: Machine) -> tuple[list[Split], list[Te
                 source.is_output = True
                 fed.append(source)
             if _holder(source) != split.backend and source.backend != split.backend:
-                node.src[index] = _copy(source, split, machine)
+                if split.backend not in source.copies:
+                    source.copies[split.backend] = _copies(source, machine.copies, keep=machine.copies > 1)
+                    split.inputs.append(source)
+                node.src[index] = source.copies[split.backend][0]
     return splits, fed
 
 
@@ -318,13 +321,6 @@ def _needs_room(node: Tensor, split: Split) -> bool:
         if len(split.inputs) >= MOST_SPLIT_INPUTS and _holder(source) != split.backend:
             return split.backend not in source.copies
     return False
-
-
-def _copy(source: Tensor, split: Split, machine: Machine) -> Tensor:
-    if split.backend not in source.copies:
-        source.copies[split.backend] = _copies(source, machine.copies, keep=machine.copies > 1)
-        split.inputs.append(source)
-    return source.copies[split.backend][0]
 
 
 def _copies(source: Tensor, count: int, *, keep: bool) -> list[Tensor]:

@@ -208,7 +208,12 @@ LONG_BATCH: Final = 128
 def latent_attention(build: Build, mixer: MultiLatentAttention, x: Tensor, *, layer: int) -> Tensor:
     """Attention of a normed input, output projection included."""
     q_nope, q_rope = _latent_queries(build, mixer, x, layer)
-    compressed, k_rope = _compressed(build, mixer, x, layer)
+    # normed compressed keys and values, and the rotary key all heads share
+    whole = build.linear("attn_kv_a_mqa", x, mixer.kv_lora_rank + mixer.qk_rope_dim, layer=layer)
+    step = whole.nb[1]
+    rope = ops.like("rope", ops.view(whole, mixer.qk_rope_dim, 1, build.tokens, steps=(step, step)), build.positions)
+    low = ops.view(whole, mixer.kv_lora_rank, build.tokens, steps=(step,))
+    compressed, k_rope = build.norm("attn_kv_a_norm", low, Norm.RMS, layer=layer), rope
     if not build.settings.latent:
         attended = _decompressed(build, mixer, q_nope, q_rope, compressed, k_rope, layer)
     elif build.settings.fork:
@@ -231,15 +236,6 @@ def _latent_queries(build: Build, mixer: MultiLatentAttention, x: Tensor, layer:
     nope = ops.view(q, mixer.qk_nope_dim, heads, build.tokens, steps=steps)
     rope = ops.view(q, mixer.qk_rope_dim, heads, build.tokens, steps=steps)
     return nope, ops.like("rope", rope, build.positions)
-
-
-def _compressed(build: Build, mixer: MultiLatentAttention, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """Normed compressed keys and values, and the rotary key all heads share."""
-    whole = build.linear("attn_kv_a_mqa", x, mixer.kv_lora_rank + mixer.qk_rope_dim, layer=layer)
-    step = whole.nb[1]
-    rope = ops.like("rope", ops.view(whole, mixer.qk_rope_dim, 1, build.tokens, steps=(step, step)), build.positions)
-    low = ops.view(whole, mixer.kv_lora_rank, build.tokens, steps=(step,))
-    return build.norm("attn_kv_a_norm", low, Norm.RMS, layer=layer), rope
 
 
 def _decompressed(

@@ -162,7 +162,11 @@ def _routed(build: Build, moe: MoE, x: Tensor, layer: int) -> Tensor:
     probabilities, scores = _probabilities(build, moe, x, layer)
     ids = ops.top_k(scores, moe.top_k)
     weights = ops.get_rows(ops.reshape(probabilities, 1, moe.num_experts, tokens), ids)
-    weights = _normed(build, weights, moe.top_k, tokens)
+    flat = ops.reshape(weights, moe.top_k, tokens)
+    total = ops.sum_rows(flat)
+    if build.settings.has("clamped weights"):
+        total = ops.like("clamp", total)
+    weights = ops.reshape(ops.like("div", flat, total), 1, moe.top_k, tokens)
     if moe.score_bias:  # such routers scale the weights too
         weights = ops.like("scale", weights)
     if settings.has("early weights"):
@@ -187,14 +191,6 @@ def _probabilities(build: Build, moe: MoE, x: Tensor, layer: int) -> tuple[Tenso
         return probabilities, probabilities
     probabilities = ops.like("unary", logits)
     return probabilities, build.add(probabilities, build.weight("exp_probs_b.bias", layer, moe.num_experts))
-
-
-def _normed(build: Build, weights: Tensor, top_k: int, tokens: int) -> Tensor:
-    flat = ops.reshape(weights, top_k, tokens)
-    total = ops.sum_rows(flat)
-    if build.settings.has("clamped weights"):
-        total = ops.like("clamp", total)
-    return ops.reshape(ops.like("div", flat, total), 1, top_k, tokens)
 
 
 def _inner(build: Build, moe: MoE, x: Tensor, ids: Tensor, layer: int) -> Tensor:

@@ -176,7 +176,10 @@ def options_of(job: Job) -> Options:
     if plan.attention is AttentionKernel.EAGER:
         given.setdefault("attention_backend", "unfused")
     if job.engine_options.get("optimizer") is None:
-        given["optimizer"] = _optimizer(plan.optimizer)
+        known = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "muon": "muon"}
+        if plan.optimizer not in known:
+            raise Unsupported("optimizer={} is not modelled for megatron; use adamw, sgd or muon", plan.optimizer)
+        given["optimizer"] = known[plan.optimizer]
     try:
         options = msgspec.convert(given, Options, strict=False)  # "1.25" of a command line
     except msgspec.ValidationError as error:
@@ -193,13 +196,6 @@ def _cross_entropy(loss: Loss) -> str:
             return "te"
         case _:
             raise Unsupported("loss={} is not modelled for megatron; use eager or fused", loss)
-
-
-def _optimizer(name: str) -> str:
-    known = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "muon": "muon"}
-    if name not in known:
-        raise Unsupported("optimizer={} is not modelled for megatron; use adamw, sgd or muon", name)
-    return known[name]
 
 
 def _check(job: Job, options: Options) -> None:

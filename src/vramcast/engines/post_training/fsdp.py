@@ -32,7 +32,7 @@ from vramcast.engines.post_training.releases import Release, has_own_reference, 
 from vramcast.engines.post_training.slices import slice_of
 from vramcast.errors import Note, Unsupported
 from vramcast.operators.loss import policy_loss
-from vramcast.states.steps import Weight, state_program
+from vramcast.states.steps import state_program
 from vramcast.units import MIB
 
 FP32: Final = 4
@@ -174,14 +174,10 @@ def _network(job: PostTrainingJob, recipe: Recipe, found: Batches) -> Network:
             (tokens - least) / max(1, found.tokens - least) for tokens in ways)])[Phase.STEP]
     load = phases[Phase.LOAD]
     shards = tuple(live_at_end(load).items())
-    held = tuple(_shares(recipe, how))
+    held = tuple(_around(recipe, how).shards())
     states = () if how.offload else tuple(live_at_end(state_program(held, stepping.optimizer)).items())
     step = phases[Phase.STEP]
     return Network(load, shards, (), states, (*stepping.workspaces, *step, *alloc(states)), step, rising)
-
-
-def _shares(recipe: Recipe, how: Sharding) -> tuple[Weight, ...]:
-    return tuple(_around(recipe, how).shards())
 
 
 def reference(job: PostTrainingJob, found: Batches) -> Network:

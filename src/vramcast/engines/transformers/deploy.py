@@ -244,16 +244,12 @@ def _fixed_cache(model: Model, settings: Settings, stage: Stage) -> tuple[Tensor
     """Caches of the whole length: all layers' (static), or those of the layers on the card (offloaded)."""
     if settings.cache not in ("static", "offloaded") or not settings.generates:
         return ()
-    found = _whole_caches(model, settings, stage)
-    return found if settings.cache == "static" else found[: 2 * OFFLOADED_LAYERS]
-
-
-def _whole_caches(model: Model, settings: Settings, stage: Stage) -> tuple[Tensor, ...]:
-    return tuple(
+    found = tuple(
         tensor
         for layer in stage.layers(model)
         for tensor in kept(layer.mixer, settings, tokens=settings.total)
     )
+    return found if settings.cache == "static" else found[: 2 * OFFLOADED_LAYERS]
 
 
 def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:

@@ -202,12 +202,8 @@ def _latent_bytes(mixer: MultiLatentAttention, spec: CacheSpec) -> int:
     by_default = spec.auto_dtype and spec.version < SPARSE_FP8_BY_DEFAULT_BEFORE
     if not mixer.indexer_dim or not (spec.kv_dtype in FP8 or by_default):
         return plain
-    index = plain - token_bytes(_without_index(mixer), tp=spec.tp, k_dtype=spec.kv_dtype)
+    index = plain - token_bytes(replace(mixer, indexer_dim=0), tp=spec.tp, k_dtype=spec.kv_dtype)
     return mixer.kv_lora_rank + 4 * ceil_div(mixer.kv_lora_rank, 128) + 2 * mixer.qk_rope_dim + index
-
-
-def _without_index(mixer: MultiLatentAttention) -> MultiLatentAttention:
-    return replace(mixer, indexer_dim=0)
 
 
 def _at_full_length(places: dict[Kind, list[int]], spec: CacheSpec) -> dict[Kind, list[int]]:

@@ -240,14 +240,15 @@ class _Search:
         return sum(pool.num_plans for pool in self.pools)
 
     def found(self, clusters: Sequence[Cluster], top: int) -> list[Found]:
-        """The best plans on these clusters; where none of those kept fits, more are looked for."""
-        self.look(clusters)
-        best = self.best(top)
-        for _ in range(MORE_LOOKS):
-            if best or not self.expects_more():
+        """The best plans on these clusters that fit, no two alike; where none of those kept fits, more are looked for.
+        """
+        best: list[Found] = []
+        for looks in range(1 + MORE_LOOKS):
+            if best or (looks and not self.expects_more()):
                 break
             self.look(clusters)
-            best = self.best(top)
+            by_memory = self.rule.goal is Goal.LEAST_MEMORY
+            best = self._least_memory(top) if by_memory else self.first_fitting(top)
         return best
 
     def look(self, clusters: Sequence[Cluster]) -> None:
@@ -309,10 +310,6 @@ class _Search:
     def _ranked(self) -> Candidates:
         """All plans that were kept, the best first."""
         return together([pool.best for pool in self.pools]).ranked()
-
-    def best(self, top: int) -> list[Found]:
-        """The best plans that fit, no two alike."""
-        return self._least_memory(top) if self.rule.goal is Goal.LEAST_MEMORY else self.first_fitting(top)
 
     def first_fitting(self, top: int) -> list[Found]:
         """The first plans that fit, no two alike, in the order in which candidates come."""
@@ -475,18 +472,10 @@ class _Search:
         """Why there is no plan to look at."""
         names = ", ".join(cluster.name for cluster in clusters)
         refused = joined("; ", dict.fromkeys(self.refusals), most=300)
-        rule = (
-            Note(
-                "degrees must divide the cards and the model, and the data-parallel ranks they leave must divide "
-                "global-batch={}", self.space.global_batch
-            )
-        )
-        return (
-            Note(
-                "no plan of {} is possible for {} on {}: {}",
-                ", ".join(self.space.engines), self.space.model.name, names[:200], refused or rule
-            )
-        )
+        rule = Note("degrees must divide the cards and the model, and the data-parallel ranks they leave must divide "
+                    "global-batch={}", self.space.global_batch)
+        return Note("no plan of {} is possible for {} on {}: {}",
+                    ", ".join(self.space.engines), self.space.model.name, names[:200], refused or rule)
 
 
 def _question(space: Space, limits: Limits, goal: Goal) -> dict[str, Any]:
