@@ -48,7 +48,8 @@ OF_SERVERS: dict[str, Any] = {
     "dp": st.sampled_from([1, 2]),
 }
 OWN = {
-    "vllm": ("v1=true", "flashinfer-sampler=true", "graphs-in-budget=false", "allow-long=true", "hybrid-manager=false"),
+    "vllm": ("v1=true", "flashinfer-sampler=true", "graphs-in-budget=false", "allow-long=true", "hybrid-manager=false",
+             "attention-backend=TRITON_ATTN"),
     "sglang": ("cuda-graph-max-bs=3", "max-total-tokens=9000", "allow-long=true"),
 }
 

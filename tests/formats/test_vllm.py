@@ -34,6 +34,8 @@ def with_network(line: str) -> dict[str, Any]:
     ("--max-cudagraph-capture-size 64", ("largest-graph=64",)),
     ("--cuda-graph-sizes 64", ("largest-graph=64",)),
     ("--cuda-graph-sizes 1 2 4", ("graph-sizes=3",)),
+    ("--attention-backend flashinfer", ("attention-backend=FLASHINFER",)),
+    ("--attention-config.backend TRITON_ATTN_VLLM_V1", ("attention-backend=TRITON_ATTN",)),
     ("--cudagraph-capture-sizes 1 2 4 8", ("graph-sizes=4",)),
     ("-cc.max_cudagraph_capture_size=32", ("largest-graph=32",)),
     ("--compilation-config.cudagraph_capture_sizes '[1, 2]'", ("graph-sizes=2",)),
@@ -88,7 +90,7 @@ def test_forms_of_drafts(arguments: str, draft: tuple[str, int]) -> None:
     ("""--hf-overrides '{"rope_scaling": {"rope_type": "llama3", "factor": 8}}'""", "give --max-model-len"),
     ("--cpu-offload-gb 10", "cpu_offload_gb"), ("--quantization zz", "quantization"), ("--max-model-len", "True"),
     ("""--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1"}'""", "kv_transfer_config"),
-    ("--num-scheduler-steps 8", "num_scheduler_steps: may change"), ("--attention-backend FLASHINFER", "attention_b"),
+    ("--num-scheduler-steps 8", "num_scheduler_steps: may change"), ("--attention-backend FLEX_ATTENTION", "FLEX_A"),
     ("""--additional-config '{"x": 1}'""", "additional_config"), ("--logits-processors my.module:Own", "logits_proc"),
     ("--enable-lora --fully-sharded-loras", "fully_sharded_loras"),
 ])
@@ -125,6 +127,11 @@ def test_variables_of_rocm_are_asked_about_on_its_cards_alone(name: str) -> None
     assert with_configs({"gpus": "h100"}, line, command="serve")[0]["engine"] == "vllm"
     with pytest.raises(vramcast.errors.Unsupported, match=name):
         with_configs({"gpus": "mi300x"}, line, command="serve")
+
+
+def test_the_variable_that_chose_kernels_is_the_argument() -> None:
+    found = read_files([], command="serve", line=f"VLLM_ATTENTION_BACKEND=FLASH_ATTN {HEAD}")
+    assert found.options["engine-option"] == ("attention-backend=FLASH_ATTN",)
 
 
 def weights_of_towers(*pairs: str) -> int:

@@ -488,18 +488,21 @@ def nodes_of(job: ServeJob, *, vllm: bool = False) -> Table:
             Line("dist-init-addr", "$MASTER_ADDR:$MASTER_PORT"))
 
 
-def serve_script(order: Order, command: str, lines: Table, part: Part, nodes: Table) -> tuple[File, ...]:
+def serve_script(
+    order: Order, command: str, lines: Table, part: Part, nodes: Table, variables: Table = ()
+) -> tuple[File, ...]:
     lines = (*lines, Line("host", "0.0.0.0"), Line("port", PORT))
-    text = script_text(order, command, lines, nodes)
+    text = script_text(order, command, lines, nodes, variables)
     notes = (*weights_note(order), *one_of_several(order, SERVE))
     return (order.file(SERVE, text, (part,), notes, executable=True),)
 
 
-def script_text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
+def script_text(order: Order, command: str, lines: Table, nodes: Table = (), variables: Table = ()) -> str:
     known = variables_of(order.job.engine)
     variables = [
-        Line(known[name.removeprefix("option.")], int(bool(value)), "as planned")
-        for name, value in order.ask.settings.items() if name.removeprefix("option.") in known
+        *(line for line in variables if line.value is not None),
+        *(Line(known[name.removeprefix("option.")], int(bool(value)), "as planned")
+          for name, value in order.ask.settings.items() if name.removeprefix("option.") in known),
     ]
     head = head_of(order, *by_hand(order, SERVE, PORT))
     parts = [HEAD + comments(head) + "set -euo pipefail", IN_THE_FOLDER]

@@ -28,12 +28,21 @@ from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import loaded
 from vramcast.engines.vllm.groups import BlockPool, CacheSpec, Grouping, compressed_groups, grouped, is_compressed
 from vramcast.engines.vllm.images import CROSSED, unknown_images
-from vramcast.engines.vllm.process import before_profile, expected_bytes, graphs, more_slots, non_torch, warm_up
+from vramcast.engines.vllm.process import (
+    attention_workspace,
+    before_profile,
+    expected_bytes,
+    graphs,
+    more_slots,
+    non_torch,
+    warm_up,
+)
 from vramcast.engines.vllm.profile import profiled_step, token_counts, unpacked_bytes
 from vramcast.engines.vllm.settings import (
     OF_TOWERS,
     STATE_WIDTHS,
     Settings,
+    attention_backend,
     is_recurrent,
     options_of,
     packing_of,
@@ -164,6 +173,7 @@ class _Worker(Struct, frozen=True):
     outside: tuple[Tensor, ...]  # not torch's: what the profile sees, then what was there before
     counts: int  # of tokens, where the log counts them with what is not torch's [bytes]
     graphs: Tensor
+    attention: Tensor | None  # scratch of its kernels
     expected: int  # what the profile thinks that graphs will take [bytes]
     warm_up: tuple[Tensor, ...]
     left: int  # for the cache [bytes]
@@ -216,6 +226,8 @@ def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
         found.append(Note("{:,} tokens a step, vLLM's default", tokens))
     if plan.memory_fraction is None and plan.cache_bytes is None:
         found.append(Note("gpu-memory-utilization {:g}, vLLM's default", settings.memory_fraction))
+    if settings.attention != attention_backend(job.model, job.cluster.gpu, None):
+        found.append(Note("attention by {}: the time is that of vLLM's own choice", settings.attention))
     return tuple(found)
 
 
@@ -249,6 +261,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
         outside=outside,
         counts=counts,
         graphs=captured,
+        attention=attention_workspace(settings),
         expected=expected,
         warm_up=warm_up(settings, model.vocab, experts=experts) if stage.last and generates(model) else (),
         left=plan.cache_bytes if plan.cache_bytes is not None else budget - taken,
@@ -295,7 +308,8 @@ def _program(job: ServeJob, worker: _Worker, cache: BlockPool | None) -> RankPro
     warmed = transient(*worker.warm_up)
     # one after the other they would share blocks: the same sampler runs in both
     highest = max(worker.step, warmed, key=lambda program: extent(program).peak)
-    serving = (*(Alloc(tensor) for tensor in (kept, worker.graphs) if tensor.num_bytes), *highest)
+    beside = (kept, worker.graphs, worker.attention)
+    serving = (*(Alloc(tensor) for tensor in beside if tensor is not None and tensor.num_bytes), *highest)
     return RankProgram(
         role=worker.stage.role,
         count=job.plan.tp * job.plan.dp,

@@ -148,6 +148,24 @@ def _captured(row: Graphs, model: Model, stage: Stage, *, sizes: int, plan: Serv
     return round(whole * share * (row.adapters if plan.lora_slots else 1) * MIB)
 
 
+FLASHINFER_WORKSPACE: Final[tuple[tuple[Version, int], ...]] = (((0, 12), 394), ((0, 0), 256))
+FLASHINFER_LATENT: Final = 128
+"""Version -> scratch of FlashInfer's kernels, and of those for latent attention, taken with the first step after the
+cache [MiB] [vllm/v1/attention/backends/flashinfer.py VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE, mla/flashinfer_mla.py]."""
+
+
+def attention_workspace(settings: Settings) -> Tensor | None:
+    """Scratch of the attention kernels, which no budget knows."""
+    if not settings.attention.startswith("FLASHINFER"):
+        return None
+    plain = next(mib for since, mib in FLASHINFER_WORKSPACE if settings.version >= since)
+    mib = FLASHINFER_LATENT if settings.attention.endswith("_MLA") else plain
+    return Tensor(
+        name="attention workspace", num_bytes=mib * MIB, category=Category.WORKSPACES, owner="process",
+        formula=f"{mib} MiB", source="vllm-project/vllm vllm/v1/attention/backends/flashinfer.py",
+    )
+
+
 WORKER: Final = "vllm-project/vllm vllm/v1/worker/gpu_worker.py"
 
 

@@ -7,6 +7,8 @@
 to 0.33.0; a table's version is the first release that has the value.
 [select] vllm-project/vllm vllm/model_executor/layers/quantization/mxfp4.py `get_mxfp4_backend`, since 0.18
 fused_moe/oracle/mxfp4.py `select_mxfp4_moe_backend`, read in the wheels 0.11.0 to 0.33.0
+[attention] vllm/platforms/cuda.py `get_attn_backend_cls`, since 0.11 `_get_backend_priorities`; what each asks of a
+card: `supports_compute_capability` of vllm/v1/attention/backends/; read at 0.9.2 to 0.33.0
 [triton] triton_kernels, which 0.11.1 requires beside torch 2.9 (images have it; wheels bring it since 0.12, as
 vllm/third_party/triton_kernels). Its layout keeps the scales it was made of up to 0.24
 """
@@ -19,7 +21,7 @@ from msgspec import Struct
 
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.device import Gpu
-from vramcast.domain.model import Attention, LinearAttention, Mamba, Model, MoE
+from vramcast.domain.model import Attention, LinearAttention, Mamba, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
@@ -46,7 +48,20 @@ class Options(Struct, frozen=True):
     flashinfer_sampler: bool | None = None  # VLLM_USE_FLASHINFER_SAMPLER
     mamba_ssm_cache_dtype: str = "auto"  # --mamba-ssm-cache-dtype: of recurrent states
     allow_long: bool = False  # VLLM_ALLOW_LONG_MAX_MODEL_LEN
+    attention_backend: str | None = None  # --attention-backend, before 0.14 VLLM_ATTENTION_BACKEND
 
+
+LATENT_BACKENDS: Final = {
+    "FLASHMLA": 90, "FLASH_ATTN_MLA": 90, "FLASHINFER_MLA": 100, "CUTLASS_MLA": 100, "TRITON_MLA": 0,
+}
+ATTENTION_BACKENDS: Final = {"FLASH_ATTN": 80, "FLASHINFER": 75, "TRITON_ATTN": 0, "XFORMERS": 70, **LATENT_BACKENDS}
+"""Kernels of attention, those of latent attention apart -> the least compute capability that has them [attention]."""
+
+BACKEND_ARGUMENT_SINCE: Final[Version] = (0, 14)
+"""Before, a variable of the environment chose the kernels [vllm/engine/arg_utils.py]."""
+
+FIRST_ENGINE_ALONE: Final = "XFORMERS"
+"""Kernels for which 0.8 to 0.10 take the V0 engine [vllm/engine/arg_utils.py `_is_v1_supported_oracle`]."""
 
 STATE_WIDTHS: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 """dtype of recurrent states, as vLLM names it -> bytes of an element."""
@@ -58,6 +73,7 @@ KNOWN: Final[dict[str, Known]] = {
     "graph-sizes": Known(int, most=1 << 16), "largest-graph": Known(int, most=1 << 16),
     "mm-encoder-tp-mode": Known(str, choices=("weights", "data"), about="towers"), "graphs-in-budget": FLAG,
     "flashinfer-sampler": FLAG,
+    "attention-backend": Known(str, choices=tuple(ATTENTION_BACKENDS)),
     "mamba-ssm-cache-dtype": Known(str, choices=("auto", *STATE_WIDTHS), about="states"), ALLOW_LONG: FLAG,
 }
 """Option as users write it -> what its value may be."""
@@ -83,6 +99,9 @@ def options_of(job: ServeJob) -> Options:
 
 V1_SINCE: Final[Version] = (0, 8)
 """First version whose default is the V1 engine."""
+
+V1_ALONE_SINCE: Final[Version] = (0, 11)
+"""From then on there is no other."""
 
 V0_ONLY: Final = frozenset({"mllama"})
 """Families that only the V0 engine has, `SupportsV0Only` [vllm/model_executor/models/mllama.py]."""
@@ -156,6 +175,7 @@ class Settings(Struct, frozen=True):
     eager: bool  # no CUDA graphs
     prefix_caching: bool
     blas_workspace: int  # of cuBLAS [bytes]
+    attention: str  # whose kernels attend
     options: Options
 
     @property
@@ -177,10 +197,14 @@ def settings_of(job: ServeJob) -> Settings:
     """
     version = last_patch(job.version)
     plan, options = job.plan, options_of(job)
-    default = version >= V1_SINCE and job.model.family not in V0_ONLY
+    backend = options.attention_backend
+    first_alone = backend == FIRST_ENGINE_ALONE and version < V1_ALONE_SINCE
+    default = version >= V1_SINCE and job.model.family not in V0_ONLY and not first_alone
     v1 = default if options.v1 is None else options.v1
     if v1 and job.model.family in V0_ONLY:
         raise InvalidSpec("vLLM's V1 engine has no {}; leave v1=true out", job.model.name)
+    if v1 and backend == FIRST_ENGINE_ALONE:
+        raise InvalidSpec("attention-backend {}: vLLM's V1 engine does not have it", backend)
     sequences, tokens = _batch(job, options, v1=v1)
     second = v1 and uses_runner_2(job.model, version)
     overlapped = v1 and version >= VLLM_AHEAD_SINCE
@@ -201,8 +225,28 @@ def settings_of(job: ServeJob) -> Settings:
         blas_workspace=workspace_bytes(
             job.cluster.gpu.compute_capability, torch=next(torch for since, torch in TORCH_SINCE if version >= since)
         ),
+        attention=attention_backend(job.model, job.cluster.gpu, backend),
         options=options,
     )
+
+
+def attention_backend(model: Model, gpu: Gpu, asked: str | None) -> str:
+    """The kernels of attention [attention].
+
+    Raises: InvalidSpec for kernels of other networks or cards
+    """
+    latent = any(isinstance(run.layer.mixer, MultiLatentAttention) for run in model.main.runs)
+    if asked is None:
+        flashinfer = "FLASHINFER_MLA" if latent else "FLASHINFER"
+        return flashinfer if gpu.sm in BLACKWELL else "FLASH_ATTN_MLA" if latent else "FLASH_ATTN"
+    least = ATTENTION_BACKENDS[asked]
+    if latent and asked not in LATENT_BACKENDS:
+        raise InvalidSpec("attention-backend {}: {} attends by latents, which it does not read", asked, model.name)
+    if asked in LATENT_BACKENDS and not latent:
+        raise InvalidSpec("attention-backend {}: {} has no latents, which it reads", asked, model.name)
+    if gpu.vendor != "NVIDIA" or (gpu.sm or least) < least:
+        raise InvalidSpec("attention-backend {}: {} does not run it", asked, gpu.name)
+    return asked
 
 
 def _batch(job: ServeJob, options: Options, *, v1: bool) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
-from vramcast.engines.vllm.settings import KNOWN
+from vramcast.engines.vllm.settings import ATTENTION_BACKENDS, BACKEND_ARGUMENT_SINCE, KNOWN
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
@@ -35,6 +35,12 @@ from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import vllm as vllm_logs
 
 VLLM_ARGUMENTS: Final = Known("vllm", "EngineArgs", (Known("vllm", "FrontendArgs"),))
+
+OF_V1: Final = "_VLLM_V1"
+"""What names of kernels ended with while there were two engines."""
+
+KERNELS_CHOSEN: Final = "VLLM_ATTENTION_BACKEND"
+OF_ENVIRONMENT: Final = {KERNELS_CHOSEN: "attention_backend_of_environment"}
 
 SHORT: Final = {
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "q": "quantization",
@@ -97,6 +103,8 @@ def _own(values: Watched) -> dict[str, Any]:
         options.append("hybrid-manager=false")
     if (states := values.get("mamba_ssm_cache_dtype")) is not None:
         options.append(f"mamba-ssm-cache-dtype={states}")
+    if (backend := _attention(values)) is not None:
+        options.append(f"attention-backend={backend}")
     if "data" in (values.get("mm_encoder_tp_mode"), values.flag("enable_multimodal_encoder_data_parallel") and "data"):
         options.append("mm-encoder-tp-mode=data")
     compiled, eager = _compiled(values)
@@ -107,6 +115,23 @@ def _own(values: Watched) -> dict[str, Any]:
     _without_others(values, found.get("tp", values.count("tensor_parallel_size") or 1))
     found |= {"engine-option": tuple(options)} if options else {}
     return found | _draft(values)
+
+
+def _attention(values: Watched) -> str | None:
+    """Whose kernels attend: an argument, a key of a table, before 0.14 a variable [vllm/config/attention.py]."""
+    if (given := values.get("attention_config")) is not None:
+        values.inner["attention_config"] = inner = Watched(table_of(given), Known("vllm", "attention_config"))
+        values.setdefault("attention_backend", inner.get("backend"))
+    named = values.get("attention_backend", older := values.get(OF_ENVIRONMENT[KERNELS_CHOSEN]))
+    if older is not None and older == named:
+        values.assumed.append(Note("{}: read by vLLM up to 0.14, later --attention-backend", KERNELS_CHOSEN))
+    if named in (None, "auto"):
+        return None
+    name = str(named).upper().removesuffix(OF_V1)
+    if name not in ATTENTION_BACKENDS:
+        values.cannot("attention_backend", "{} is not modelled; {} are", str(named)[:40], ", ".join(ATTENTION_BACKENDS))
+        return None
+    return name
 
 
 def _sends_caches(values: Watched) -> bool:
@@ -258,7 +283,9 @@ def write(order: Order) -> tuple[File, ...]:
         *adapters(order, NAMES["lora-slots"]), *_draft_lines(order), *_option_lines(order),
     )
     part = Part("vllm", "EngineArgs", further=("FrontendArgs",))
-    return serve_script(order, "vllm serve", lines, part, nodes_of(job, vllm=True))
+    older = when(job.version < BACKEND_ARGUMENT_SINCE,
+                 Line(KERNELS_CHOSEN, ask("option.attention-backend"), "whose kernels attend"))
+    return serve_script(order, "vllm serve", lines, part, nodes_of(job, vllm=True), older)
 
 
 def _draft_lines(order: Order) -> list[Line]:
@@ -286,6 +313,8 @@ def _option_lines(order: Order) -> Table:
         Line("language-model-only", bool(ask("option.language-model-only")), "towers are not loaded"),
         *when(limits and len(order.job.model.stacks) > 1,  # towers alone take one each
               Line("limit-mm-per-prompt", json.dumps(limits), f"{' and '.join(limits)}s in a prompt")),
+        *when(order.job.version >= BACKEND_ARGUMENT_SINCE,
+              Line("attention-backend", ask("option.attention-backend"), "whose kernels attend")),
         Line("mm-encoder-tp-mode", ask("option.mm-encoder-tp-mode"), "how ranks share the towers"),
         Line("max-cudagraph-capture-size", ask("option.largest-graph"), "largest batch with a graph"),
         Line("disable-hybrid-kv-cache-manager", ask("option.hybrid-manager") is False,
@@ -299,6 +328,7 @@ SERVER: Final = Server(
     start=re.compile(r"vllm\.entrypoints\.\S+|\S*vllm/vllm-openai\S*|vllm-openai\S*"),
     image=re.compile(r"vllm/vllm-openai\S*?:v?(\d[\w.]*)|\bvllm(?:\[[\w,-]*\])?==(\d[\w.]*)"),
     own=_own, slots=1, named_model=True,
+    arguments=OF_ENVIRONMENT,
     parts={name: known.about for name, known in KNOWN.items() if known.about},
 )
 
