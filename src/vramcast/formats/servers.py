@@ -499,7 +499,7 @@ def serve_script(
 
 def script_text(order: Order, command: str, lines: Table, nodes: Table = (), variables: Table = ()) -> str:
     known = variables_of(order.job.engine)
-    variables = [
+    exported = [
         *(line for line in variables if line.value is not None),
         *(Line(known[name.removeprefix("option.")], int(bool(value)), "as planned")
           for name, value in order.ask.settings.items() if name.removeprefix("option.") in known),
@@ -508,8 +508,8 @@ def script_text(order: Order, command: str, lines: Table, nodes: Table = (), var
     parts = [HEAD + comments(head) + "set -euo pipefail", IN_THE_FOLDER]
     if nodes:
         parts.append("\n".join(commented(text, why) for text, why in PLACE))
-    if variables:
-        parts.append(exports(variables))
+    if exported:
+        parts.append(exports(exported))
     parts.append(array("ARGS", lines))
     more = "".join(f' --{line.name} "{line.value}"' for line in nodes)
     parts.append(f'{command} "${{ARGS[@]}}"{more} "$@"')
