@@ -205,6 +205,10 @@ def _check_optimizer(job: Job) -> None:
     rule = optimizer(name)
     who = sharded_by(job)
     alone = job.data_parallel == 1 and who is None
+    if rule.gradients_in_backward and engine == "huggingface" and not alone and "-layerwise" in name:
+        # [HF trainer_optimizer.py] raises NotImplementedError under DDP
+        raise InvalidSpec("optimizer={} on {} ranks: the Trainer stops at layer-wise optimizers on more than one; use "
+                          "--gpus with one card, or {}", name, job.data_parallel, name.replace("-layerwise", ""))
     if rule.gradients_in_backward and not (engine in ("pytorch", "huggingface") and alone):
         raise Unsupported(
             "optimizer={} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
@@ -364,6 +368,7 @@ class HuggingFace(Zero, frozen=True):
     learns_beside: Literal["", "projector"] = ""  # what learns in its place beside adapters
     whole_towers: bool = False  # in float32 beside a packed language model
     tower_rank: Annotated[int, Meta(ge=0, le=1 << 20)] = 0  # of adapters of towers; 0: --lora-rank
+    float8_all_gather: bool = False  # FSDP2: torchao's linear layers
     quant_storage: Literal["float", "uint8"] = "float"  # type that numbers of a packed base are kept as
     loads_on_host: bool = False  # a packed base that FSDP shards, whatever transformers does
     pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts

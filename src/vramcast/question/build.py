@@ -383,7 +383,7 @@ def cut_to_layers(model: Model, layers: int) -> Model:
 
 
 PROJECTOR, EMBEDDING, HEAD, BACKBONE = "projector", "embedding", "head", "backbone"
-TOWERS, PROJECTORS = "towers", "projectors"
+TOWERS, PROJECTORS, LAYERS = "towers", "projectors", "layers"
 
 WORDS: Final[dict[str, str]] = {
     **dict.fromkeys(("vision_tower", "vision_model", "vision_encoder", "visual", "vit", "image_encoder"), "vision"),
@@ -409,6 +409,9 @@ def frozen_parts(model: Model, words: Iterable[str]) -> tuple[str, ...]:
     for word in words:
         if word in (TOWERS, PROJECTORS):  # what a trainer freezes of any network, if it is there
             found |= dict.fromkeys(part for part in every if part in (towers if word == TOWERS else (PROJECTOR,)))
+            continue
+        if word == LAYERS:  # those that read the tokens, with the norm behind them: embedding and head learn
+            found[model.main.name] = None
             continue
         name = WORDS.get(word.lower().replace("-", "_").rpartition(".")[2], word.lower().replace("-", "_"))
         name = model.main.name if name == "main" else name

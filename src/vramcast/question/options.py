@@ -137,7 +137,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "offload-activations": Option("plan", "offload_activations", Kind.FLAG, "saved activations off the GPU"),
     "freeze": Option(
         "plan", "freeze", Kind.NAMES, "parts that do not learn: vision, projector, decoder, encoder, embedding, head, "
-        "backbone (all but the head), towers and projectors (those that there are)",
+        "layers (embedding and head learn), backbone (all but the head), towers and projectors (those that there are)",
     ),
     "peft": _choice(
         "peft",

@@ -100,6 +100,16 @@ BESIDE_TOWERS: Final = (frozenset({"model.language_model", "lm_head"}),
 """`unfrozen_parameters` of all that is neither tower nor projector, of networks that have them: beginnings of names, in
 which a dot is a dot [ax utils/freeze.py `LayerNamePattern`]."""
 
+STALE: Final = ("unfrozen_parameters: names with block_sparse_moe match nothing in transformers 5, which calls it mlp, so "
+                "embedding and head learn alone")
+
+ENDS: Final = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
+"""`unfrozen_parameters` of embedding and head."""
+
+RENAMED: Final = ".block_sparse_moe."
+"""In names of Mixtral's experts until transformers 5, which calls them `mlp` [HF models/mixtral/modeling_mixtral.py,
+conversion_mapping.py]."""
+
 LANGUAGE: Final = "language_model"
 """In names of modules: not of a tower."""
 
@@ -135,7 +145,7 @@ def read(config: Config) -> Reading:
     if options.get("compile") and options["loss"] == "eager":
         del options["loss"]
     _network(values, options)
-    options |= _unfrozen(values)
+    options = together(options, _unfrozen(values), _float8(values, options))
     notes += kernel_notes(values, options)
     notes += [Note("{}: {}", name, why) for name, why in UPPER_BOUNDS.items() if values.flag(name)]
     if "peft" not in options and values.count("lisa_n_layers"):
@@ -250,6 +260,18 @@ def _precision(values: Watched, whole: bool, cuts: bool) -> dict[str, Any]:
     if half or narrow or values.flag("load_in_8bit"):
         return {"precision": "amp-fp16" if half else "fp16"}
     return {"precision": "tf32" if values.get("tf32") in (True, "auto", "true") else "fp32"}
+
+
+def _float8(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
+    """torchao's linear layers under Accelerate's bf16; without torch_compile axolotl only warns [ax
+    monkeypatch/trainer_accelerator_args.py, utils/schemas/validation.py `check_fp8_config`]."""
+    gathers = values.flag("fp8_enable_fsdp_float8_all_gather")
+    if not values.flag("fp8"):
+        return {}
+    if not (gathers and options.get("compile") and options.get("sharded-by") == "fsdp2"):
+        values.cannot("fp8", "is modelled under FSDP2 with fp8_enable_fsdp_float8_all_gather and torch_compile",
+                      option="precision")
+    return {"engine-option": ("float8_all_gather=true",)}
 
 
 def _by_card(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,11 +419,17 @@ def _unfrozen(values: Watched) -> dict[str, Any]:
     patterns = [str(one) for one in (given if isinstance(given, list) else [given])] if given else []
     if not patterns:
         return {}
+    mixtral = "mixtral" in str(values.get("base_model", "")).lower()
+    stale = [one for one in patterns if mixtral and RENAMED in one]
     if values.get("adapter") is not None:
         values.cannot("unfrozen_parameters", "is compared beside an adapter with names that begin with "
                       "base_model.model, so it decides whether the adapter learns; leave it out")
     elif frozenset(one.removeprefix("^").removesuffix(".*") for one in patterns) in BESIDE_TOWERS:
         return {"freeze": "vision,projector"}
+    elif {one.strip("^$") for one in patterns if one not in stale} == ENDS:
+        if stale:
+            values.assumed.append(STALE)
+        return {"freeze": "layers"}
     else:
         values.cannot("unfrozen_parameters")
     return {}
