@@ -21,6 +21,7 @@ def answer(model, **options):
     ("clip-vit-large-patch14", {"micro_batch": 16, "freeze": "vision"}, 1839.29),
     ("clip-vit-large-patch14", {"micro_batch": 16, "freeze": "text"}, 5977.64),
     ("vit-base-patch16-224", {"micro_batch": 16}, 1507.53),
+    ("mixtral-8x7b", {"layers": 2, "seq_len": 2048, "freeze": "layers"}, 8796.43),
 ])
 def test_a_step_is_that_of_transformers(model, options, allocated):
     assert answer(model, **options).peak.allocated_bytes / MEBIBYTE == pytest.approx(allocated, rel=0.005)

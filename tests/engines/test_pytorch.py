@@ -76,6 +76,7 @@ def test_gradients_that_die_in_backward_are_never_all_there(usual: str, name: st
     ({"optimizer": "lomo", "gpus": 2}, "one GPU"),
     ({"optimizer": "lomo", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "one GPU"),
     ({"optimizer": "galore", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "flattens"),
+    ({"optimizer": "galore-layerwise", "engine": "huggingface", "gpus": 2}, "the Trainer stops"),
 ])
 def test_an_engine_that_cannot_step_so_is_refused(changes: dict[str, Any], named: str) -> None:
     engine = changes.pop("engine", "pytorch")

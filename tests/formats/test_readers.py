@@ -110,6 +110,7 @@ def test_vllms_numbers_have_suffixes(text: str, tokens: int, tmp_path: Path) -> 
     ("ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "perhaps"}}, "bf16.enabled: 'perhaps'"),
     ("a.json", {"num_train_epochs": 1, "bf16": "perhaps"}, "bf16: 'perhaps'"),
     ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
+    ("a.json", {"finetuning_type": "lora", "use_asft_loss": True}, "use_asft_loss: stops beside adapters"),
     ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
     ("a.json", {"finetuning_type": "lora", "stage": "ppo"}, "stage: 'ppo'"),
     ("a.json", {"finetuning_type": "lora", "use_unsloth_gc": True}, "use_unsloth_gc"),

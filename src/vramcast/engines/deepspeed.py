@@ -19,7 +19,14 @@ from vramcast.engines.eager.completions import of_answers, writes, written_loss
 from vramcast.engines.eager.distillation import distilled_loss, distils, teacher_sentences
 from vramcast.engines.eager.preference import compares, in_one, in_variables, rated, rated_loss
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
-from vramcast.engines.eager.releases import causal_loss, loads_whole, software, with_its_kernels, with_its_loss
+from vramcast.engines.eager.releases import (
+    causal_loss,
+    loads_whole,
+    optimizer_kernel,
+    software,
+    with_its_kernels,
+    with_its_loss,
+)
 from vramcast.engines.eager.zero import Zero, answered_phases, taught_phases, zero_phases
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -106,6 +113,7 @@ def settings(job: Job, width: int) -> Zero:
     without_zero = plan.shards is Shards.NOTHING and (job.replicas > 1 or options.get("zero") is False)
     if without_zero and (plan.offload_optimizer != "none" or plan.precision in PURE or options.get("grad_accum_dtype")):
         raise Unsupported("DeepSpeed offloads, and keeps masters or gradients of other widths, with ZeRO only")
+    looped = bool(options.get("torch_adam")) and optimizer_kernel(job) != "fused"
     by_name = dict(zip(FILLED_IN, filled_in, strict=True))
 
     def count(name: str, default: int) -> int:
@@ -119,7 +127,7 @@ def settings(job: Job, width: int) -> Zero:
         ranks=job.replicas,
         optimizer=optimizer(plan.optimizer),
         loads_whole=loads_whole(job),
-        step_copies=optimizer(plan.optimizer).foreach_temporaries if options.get("torch_adam") else 0,
+        step_copies=optimizer(plan.optimizer).foreach_temporaries if looped else 0,
         reduce_bucket=count("reduce_bucket_size", defaults[0]),
         prefetch_bucket=count("stage3_prefetch_bucket_size", defaults[1]),
         persistence=count("stage3_param_persistence_threshold", defaults[2]),

@@ -76,7 +76,7 @@ def check(job: Job) -> None:
         _fits("cp", plan.cp, f"seq-len={length}", _divisor_of(length))
     if experts:
         _check_expert_group(job)
-    if plan.pp * plan.virtual_stages > model.num_layers:
+    if plan.pp * plan.virtual_stages > model.num_layers and not job.engine_options.get("stage_layers"):
         raise InvalidSpec(
             "pp={} x virtual-stages={} are more stages than the {} layers of {}; use at most {}",
             plan.pp, plan.virtual_stages, model.num_layers, model.name, model.num_layers
@@ -170,7 +170,7 @@ def refuse_ignored(job: Job) -> None:
     if runs_deepspeed(job) and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
         raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
     whole = plan.shards is Shards.NOTHING and (job.data_parallel > 1 or job.engine_options.get("zero") is False)
-    if runs_deepspeed(job) and job.engine != "deepspeed" and whole:
+    if runs_deepspeed(job) and job.engine != "deepspeed" and whole and not job.engine_options.get("torch_adam"):
         raise Unsupported("DeepSpeed without ZeRO is modelled for --engine deepspeed; use that, or --zero 1, 2 or 3")
     gpu = job.cluster.gpu
     if gpu.unmodelled:
@@ -333,7 +333,7 @@ class Zero(Eager, frozen=True):
     """DeepSpeed's `zero_optimization`, sizes in elements."""
 
     # of preferences: TRL's and ms-swift's, ORPO's and CPO's, LLaMA-Factory's, DeepSpeed-Chat's
-    log_probs: Literal["samples", "rows", "rows+nll", "whole", "outputs", "behind", "whole+nll"] = "samples"
+    log_probs: Literal["samples", "rows", "rows+nll", "whole", "outputs", "behind", "whole+nll", "asft"] = "samples"
     reduce_bucket_size: Elements | Automatic = 1
     stage3_prefetch_bucket_size: Size | Automatic = 0
     stage3_param_persistence_threshold: Size | Automatic = 0

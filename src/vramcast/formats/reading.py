@@ -146,9 +146,13 @@ def lengths_of(*, packed: Any) -> dict[str, Any]:
 
 
 def under_the_trainer(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of DeepSpeed's file where Transformers' Trainer runs it: sizes are as the file has them."""
+    """The options of DeepSpeed's file where Transformers' Trainer runs it: sizes are as the file has them, and without
+    ZeRO a step of PyTorch's own where the file makes no optimizer."""
     pairs = (*options.get("engine-option", ()), "auto=false")
-    return {**options, "engine": "huggingface", "sharded-by": "deepspeed", "engine-option": pairs}
+    if options.get("zero") != "0":
+        return {**options, "engine": "huggingface", "sharded-by": "deepspeed", "engine-option": pairs}
+    steps = () if "optimizer" in options else ("torch_adam=true",)
+    return {**options, "engine": "huggingface", "engine-option": (*pairs, "deepspeed=true", *steps)}
 
 
 def read_config(path: Path) -> Config:

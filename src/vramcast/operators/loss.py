@@ -11,6 +11,7 @@ torch_functional.py
 [TRL-GKD] huggingface/trl f2cd5771 trl/experimental/gkd/gkd_trainer.py `generalized_jsd_loss`
 [swift] modelscope/ms-swift 3602360a5 swift/rlhf_trainers/gkd_loss.py `gkd_loss`, `jsd_loss`
 [xtuner] InternLM/xtuner b934f462 xtuner/model/dpo.py `compute_loss`, orpo.py `compute_loss`
+[LF] hiyouga/LLaMA-Factory ff6d4d12e src/llamafactory/train/trainer_utils.py `asft_loss_func`
 [openrlhf] OpenRLHF/OpenRLHF 3c3be62 openrlhf/models/actor.py `Actor.forward`, openrlhf/models/utils.py
 `log_probs_from_logits`, `compute_entropy`
 """
@@ -362,6 +363,32 @@ def _distilled(graph: Graph, logits: Value, spec: Vocabulary, *, kind: str, by_r
     return loss
 
 
+def _anchored(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[LF] ASFT: a cross entropy weighed by its own chance, and `kl_div` from the chances that the model as it was
+    gives. The model code made a loss of its own, too, which nobody uses and `outputs` holds with the logits."""
+    size, wide_bytes, whole = logits.num_bytes, spec.fp32_bytes, [logits]
+    unused = graph.value("loss that nobody uses", wide_bytes, gradient_bytes=0)
+    graph.call("cross_entropy", [], [unused], differentiable=False)
+    teacher = _asks_teacher(graph, size)
+    whole += [unused, teacher]
+    wide = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    read, other = wide, teacher
+    if spec.samples > 1:  # `.contiguous()` of the positions that have a next one
+        read = aten.unary(graph, wide, num_bytes=wide_bytes, name="logits.shifted")
+        other = graph.value("reference.shifted", size, gradient_bytes=0)
+        graph.call("contiguous", [teacher], [other], differentiable=False)
+    weighed = _torch(graph, read, replace(spec, itemsize=FP32))
+    log_probs = aten.unary(graph, read, num_bytes=wide_bytes, name="log_softmax", saves="output")
+    chances = graph.value("reference.softmax", size, gradient_bytes=0)
+    graph.call("softmax", [other], [chances], differentiable=False)
+    made = [graph.tensor(f"divergence.{name}", num) for name, num in (
+        ("entropy", size), ("product", wide_bytes), ("difference", wide_bytes))]
+    divergence = graph.call("kl_div", [log_probs, chances], [scalar(graph, "divergence")], saved=[chances],
+                            temporaries=made, backward_temporaries=[graph.tensor("grad.divergence", wide_bytes)])
+    graph.hold(*whole, wide, read, other)
+    return graph.call("add", [weighed, divergence], [scalar(graph)], passes_gradient=True)
+
+
 def _torchtune_distilled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """[torchtune] `ForwardKLWithChunkedOutputLoss`, then `CEWithChunkedOutputLoss`: of every chunk the teacher's
     chances and the student's log-probabilities in fp32 are kept, and a mask of a byte; the loop holds both logits."""
@@ -423,6 +450,7 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
        for name, kernel in (("behind", _rated_behind), ("whole_nll", _whole_and_chosen))},
     LOGITS_ALONE: _logits_alone,
     TORCHTUNE_DISTILLED: _torchtune_distilled,
+    distillation_loss("asft"): _anchored,
     **{distillation_loss(kind, by_rows=by_rows): partial(_distilled, kind=kind, by_rows=by_rows)
        for kind in ("forward", "reverse", "mixture") for by_rows in (False, True)},
     **{policy_loss(divided, entropy): partial(_policy, divided=divided, entropy=entropy)

@@ -107,20 +107,22 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         alloc_conf=values.get("alloc-conf", ""),
         run_tokens=values.get("tokens"),
         global_batch=values.get("global-batch"),
-        teacher=_teacher(values, resolve),
+        teacher=_teacher(values, resolve, model),
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over, *packed),
     )
     return eager.trl.with_unasked(_as_its_engine_calls_it(job, values.get("precision")), values)
 
 
-def _teacher(values: Mapping[str, Any], resolve: Resolve) -> Model | None:
-    """The network that a student learns from.
+def _teacher(values: Mapping[str, Any], resolve: Resolve, student: Model) -> Model | None:
+    """The network that a student learns from, which may be itself as it was.
 
     Raises: InvalidSpec where there is a teacher and nobody who learns from it, or the other way round
     """
     if (values.get("objective") == "gkd") is not ("teacher" in values):
         raise InvalidSpec("--objective gkd learns from the logits of --teacher MODEL; give both, or neither")
+    if values.get("teacher") == ITSELF:
+        return student
     return resolve(str(values["teacher"])).model if "teacher" in values else None
 
 
@@ -381,6 +383,8 @@ def cut_to_layers(model: Model, layers: int) -> Model:
     stacks = (*model.stacks[:-1], replace(model.main, runs=tuple(runs)))
     return replace(model, stacks=stacks, name=f"{model.name} cut to {layers} layers")
 
+
+ITSELF: Final = "itself"
 
 PROJECTOR, EMBEDDING, HEAD, BACKBONE = "projector", "embedding", "head", "backbone"
 TOWERS, PROJECTORS, LAYERS = "towers", "projectors", "layers"

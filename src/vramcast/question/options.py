@@ -102,7 +102,8 @@ OPTIONS: Final[dict[str, Option]] = {
         "sample, tagging: for each token",
         ("pretrain", "sft", "dpo", "kto", "gkd", "ppo", "grpo", "rloo", "reward", "classification", "tagging"),
     ),
-    "teacher": Option("job", "teacher", Kind.TEXT, "gkd: the network whose logits are learned, named as a model is"),
+    "teacher": Option("job", "teacher", Kind.TEXT, "gkd: the network whose logits are learned, named as a model is, "
+                      "or itself"),
     "completion-len": Option("workload", "completion_len", Kind.COUNT,
                              "generated tokens per sample (ppo, grpo, rloo, gkd)"),
     "precision": _choice("plan", "precision", "recipe of dtypes", (*Precision, *PURE)),

@@ -44,6 +44,8 @@ def distilled_loss(job: Job) -> str:
     if job.plan.loss is not None or job.plan.compile or job.engine_options.get("liger"):
         raise Unsupported("gkd is counted as trainers make its loss, of all logits; leave --loss, --compile and liger "
                           "out")
+    if job.engine_options.get("log_probs") == "asft":
+        return distillation_loss("asft")
     divergence = DIVERGENCES.get(float(job.engine_options.get("beta", BETA)), "mixture")
     return distillation_loss(divergence, by_rows=job.engine_options.get("log_probs") == "rows")
 

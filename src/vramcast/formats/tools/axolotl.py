@@ -100,7 +100,7 @@ BESIDE_TOWERS: Final = (frozenset({"model.language_model", "lm_head"}),
 """`unfrozen_parameters` of all that is neither tower nor projector, of networks that have them: beginnings of names, in
 which a dot is a dot [ax utils/freeze.py `LayerNamePattern`]."""
 
-STALE: Final = ("unfrozen_parameters: names with block_sparse_moe match nothing in transformers 5, which calls it mlp, so "
+STALE: Final = ("unfrozen_parameters: names with block_sparse_moe match nothing in transformers 5, which calls it mlp: "
                 "embedding and head learn alone")
 
 ENDS: Final = frozenset({"model.embed_tokens.weight", "lm_head.weight"})

@@ -129,6 +129,8 @@ def read_factory(config: Config) -> Reading:
     if alone and options["objective"] == "dpo":
         options = together(options, {"engine-option": ("precompute_ref_log_probs=true",)})
         notes.append(Note("pref_loss: {}: DPO's program without a reference", values["pref_loss"]))
+    if values.flag("use_asft_loss"):
+        options = _anchored(values, options)
     options["image-size"] = math.isqrt(values.count("image_max_pixels") or PIXELS)
     frozen = [part for name, (part, usual) in FROZEN.items()
               if (usual if (flag := values.flag(name)) is None else flag)]
@@ -137,6 +139,19 @@ def read_factory(config: Config) -> Reading:
     workers = values.count("ray_num_workers")
     options, unread = together(options, read.options), (*values.unread(), *read.unread)
     return Reading("llama-factory", options, {}, read.batch, unread, (*notes, *read.notes), ranks=workers)
+
+
+def _anchored(values: Watched, options: dict[str, Any]) -> dict[str, Any]:
+    """ASFT: the model as it was is asked for its logits [LF train/sft/trainer.py `compute_loss`]; beside adapters no
+    copy of it is made, and the call of None stops [LF train/trainer_utils.py `create_ref_model`]."""
+    values.get("asft_alpha")
+    values.must_be_unset("ref_model", "is another network than the one that learns, which is not modelled")
+    if options["objective"] != "sft":
+        return options
+    if options.get("peft"):
+        values.cannot("use_asft_loss", "stops beside adapters: LLaMA-Factory makes no reference then")
+    options = {name: value for name, value in options.items() if name != "loss"}
+    return together(options, {"objective": "gkd", "teacher": "itself", "engine-option": ("log_probs=asft",)})
 
 
 def _precision(values: Watched) -> dict[str, Any]:
