@@ -7,7 +7,8 @@ import pytest
 import vramcast
 from truth.rows.megatron import peaks, simumax_job
 from vramcast.api import job_of
-from vramcast.domain.job import Job
+from vramcast.domain.job import Job, Phase
+from vramcast.domain.program import extent
 from vramcast.engines.megatron import ranks
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.training import answer
@@ -34,6 +35,25 @@ def test_stages_hold_every_layer_or_are_refused(ask: Any, stages: dict[str, int]
     """A network of eight layers was answered for one of 36."""
     with pytest.raises(InvalidSpec, match="do not place 36 layers"):
         ask("qwen3-4b", gpus="8xh100-sxm-80gb", engine="megatron", **stages)
+
+
+def test_embedding_and_head_may_be_stages_of_their_own() -> None:
+    asked = {"layers": 6, "pp": 4, "virtual-stages": 2, "grad-accum": 4}
+    with pytest.raises(InvalidSpec, match="more stages than the 6 layers"):
+        answer(of_megatron("llama-3.1-8b", **asked), with_changes=False)
+    found = of_megatron("llama-3.1-8b", **asked, **{"engine-option": "stage_layers=0-1-1-1-1-1-1-0"})
+    held = [extent(role.phases[Phase.LOAD]).net for role in ranks(found)]
+    table = 128_256 * 4096 * held[1] / (2 * 218_112_000)  # as heavy as the middle's two layers, element by element
+    assert held[1] == held[2] and held[0] == pytest.approx(table + held[1] / 2, rel=0.01)
+    assert held[3] == pytest.approx(held[0], rel=0.01)
+
+
+def test_muon_without_its_layout_gathers_weights_beside_the_model() -> None:
+    asked = {"optimizer": "muon", "shards": "optimizer", "seq-len": 128}
+    usual, lists = (of_megatron("llama-3.2-1b", **asked, **more) for more in (
+        {}, {"engine-option": "param_layout=false"}))
+    tops = [max(extent(role.phases[Phase.STEP]).peak for role in ranks(job)) for job in (usual, lists)]
+    assert tops[1] == pytest.approx(2 * 1_235_814_400, rel=0.01) and tops[1] > tops[0]
 
 
 def _allocated(model: str, modules: str, **options: object) -> int:

@@ -8,6 +8,7 @@ TransformerEngine keeps the low 16 bits of the fp32 weights as int16 and reads b
 moments that are not fp32 are copied to fp32, all of a parameter group before its kernel runs; bf16 ones are read as
 they are since 2.14 (`fuse_unscale`).
 [hybrid] megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py `_get_sub_optimizer_param_groups`
+[layer_wise] megatron/core/optimizer/layer_wise_optimizer.py `allgather_params`
 [F16] megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params: full fp32 copies, one per weight.
 """
 
@@ -48,6 +49,7 @@ class StateRules(NamedTuple):
     expert_ranks: int
     moments: int  # fp32 moments per element: 2 Adam, 1 momentum, 0 plain
     muon: bool = False
+    gathers_lists: bool = False  # of Muon: weights of all ranks are gathered beside the model's [layer_wise]
     gradients_divided: bool = False  # Megatron FSDP
     weights_divided: bool = False
     main_parameters: bool = True
@@ -121,6 +123,9 @@ def _group(
     if rules.on_gpu:  # whole weights leave until the part that is to is gone: here that part of each [hybrid]
         shards = [weight._replace(elements=math.ceil(weight.elements * rules.on_gpu)) for weight in shards]
         _optimizer(shards, rules, label, load, first)
+        if rules.gathers_lists and ranks > 1:
+            gathered = _tensor("weights gathered by rank", elements, rules.weight_bytes, Category.TEMPORARIES, label)
+            update += (Alloc(gathered), Free(gathered))
         if rules.copied_bytes:
             update += _copied_states(shards, rules, label)
     return elements

@@ -280,6 +280,7 @@ def state_rules(context: Context) -> StateRules:
         expert_ranks=max(1, layout.expert_dp // options.optimizer_instances) if distributed else 1,
         moments=moments,
         muon=options.optimizer == "muon",
+        gathers_lists=options.optimizer == "muon" and distributed and not options.param_layout,
         gradients_divided=plan.shards in (Shards.OPTIMIZER_AND_GRADIENTS, Shards.EVERYTHING),
         weights_divided=plan.shards is Shards.EVERYTHING,
         main_parameters=context.element != 4 or distributed,

@@ -95,6 +95,7 @@ SWITCHES: Final = (
     Switch("tp_comm_overlap", True, "tp-comm-overlap"),
     Switch("count_zeros", True, "log-num-zeros-in-grad"),
     Switch("overlap_moe_comm", True, "overlap-moe-expert-parallel-comm"),
+    Switch("param_layout", False, "no-use-layer-wise-param-layout"),
 )
 SWITCHES_OF_EXPERTS: Final = (
     Switch("grouped_gemm", True, "moe-grouped-gemm"),
@@ -303,7 +304,7 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
         "sinkhorn": arguments.get("--moe-router-load-balancing-type") == "sinkhorn",
         "cuda_graphs": arguments.get("--cuda-graph-impl", "none") != "none",
         "binary_head": not arguments.get("--bert-no-binary-head"),
-        "cp_a2a": arguments.get("--cp-comm-type") == "a2a",
+        "cp_a2a": str(arguments.get("--cp-comm-type")).startswith("a2a"),  # "a2a+p2p": within groups of a ring
         "defer_embedding_wgrad": int(arguments.get("--wgrad-deferral-limit", 0))
         if arguments.get("--defer-embedding-wgrad-compute") else 0,
     }
