@@ -22,9 +22,14 @@ def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *
     """From the normed hidden states to the output of the projection."""
     a, g = attention.num_heads // shape.tp, max(1, attention.num_kv_heads // shape.tp)
     d = attention.head_dim
-    qkv = column_linear(graph, "attention.qkv", x, shape.linear((a + 2 * g) * d, hidden))
+    gates = a if attention.output_gate else 0
+    qkv = column_linear(graph, "attention.qkv", x, shape.linear((a + gates + 2 * g) * d, hidden))
     query, key, value = _split(graph, qkv, attention, shape, a=a, g=g)
     context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=g, qk=d, v=d)
+    if gates:  # compiled into one kernel [Attn `_apply_output_gate`]
+        gate = _copy(graph, "attention.gate", qkv, shape.tokens, a * d, shape.element)
+        gated = activation(graph, "attention.gated", shape.tokens, a * d, shape.element)
+        context = graph.call("attention.gated", [context, gate], [gated], saved=[context, gate])
     return row_linear(graph, "attention.out", context, shape.linear(hidden, a * d))
 
 
@@ -33,7 +38,7 @@ def _split(
 ) -> tuple[Value, Value, Value]:
     """Views of the packed projection, or copies where a kernel or a rotary embedding cannot use the views."""
     n, d, e = shape.tokens, attention.head_dim, shape.element
-    copied = attention.rope or attention.qk_norm != "none" or (a != g) or shape.cp > 1
+    copied = attention.rope or attention.qk_norm != "none" or (a != g) or shape.cp > 1 or attention.output_gate
     if not copied:
         return qkv, qkv, qkv
     query, key, value = qkv, qkv, qkv

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from vramcast.blocks.megatron_attention import core_attention, latent_attention, self_attention
-from vramcast.blocks.megatron_mlp import mamba, mlp, moe
+from vramcast.blocks.megatron_mlp import gated_delta, mamba, mlp, moe
 from vramcast.blocks.megatron_shape import Shape
-from vramcast.domain.model import Attention, Layer, Mamba, MoE, MultiLatentAttention, Norm
+from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, MoE, MultiLatentAttention, Norm
 from vramcast.domain.program import Category, Tensor
 from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
@@ -125,8 +125,11 @@ def _mixer(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -
             return latent_attention(graph, x, layer.mixer, shape, hidden=hidden)
         case Mamba() if layer.mixer.version == 2:
             return mamba(graph, x, layer.mixer, shape, hidden=hidden)
+        case LinearAttention():
+            return gated_delta(graph, x, layer.mixer, shape, hidden=hidden)
         case _:
-            raise Unsupported("megatron models attention, MLA and Mamba-2 mixers; use engine pytorch for others")
+            raise Unsupported("megatron models attention, MLA, Mamba-2 and gated delta nets; use engine pytorch for "
+                              "others")
 
 
 def _cross(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -> Value:

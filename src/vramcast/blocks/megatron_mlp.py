@@ -1,4 +1,4 @@
-"""Megatron's dense feed-forward block, its mixture of experts and its Mamba-2 mixer.
+"""Megatron's dense feed-forward block, its mixture of experts, its Mamba-2 mixer and its gated delta net.
 
 Source: Megatron-LM megatron/core/transformer/mlp.py
 
@@ -10,6 +10,9 @@ Letters: N tokens   i inner width   g groups   s state width   h heads (all loca
 [MoE] Megatron-LM megatron/core/transformer/moe/{router,token_dispatcher,experts,shared_experts}.py
 [Mixer] Megatron-LM megatron/core/ssm/mamba_mixer.py; mamba_ssm mamba_split_conv1d_scan_combined, which saves its
 packed input and its output before the gated norm.
+[GDN] modelscope/mcore-bridge f020e479 src/mcore_bridge/model/modules/gated_delta_net.py, on Megatron-LM's
+[fla] fla-org/flash-linear-attention bc3b101d fla/ops/gated_delta_rule/chunk.py: backward makes anew what lies between
+chunks; fla/modules/l2norm.py, conv/causal_conv1d.py
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.megatron_shape import Shape
-from vramcast.domain.model import MLP, Mamba, MoE
+from vramcast.domain.job import share
+from vramcast.domain.model import MLP, LinearAttention, Mamba, MoE
 from vramcast.domain.program import Category
+from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.transformer_engine import (
     Base,
@@ -29,10 +34,12 @@ from vramcast.operators.transformer_engine import (
     column_adapter,
     column_linear,
     fused_activation,
+    norm,
     row_adapter,
     row_linear,
     transient,
 )
+from vramcast.units import ceil_div
 
 
 def mlp(graph: Graph, x: Value, block: MLP, shape: Shape, *, hidden: int, name: str = "mlp") -> Value:
@@ -237,3 +244,54 @@ def mamba(graph: Graph, x: Value, block: Mamba, shape: Shape, *, hidden: int) ->
     if shape.batch > 1:
         out = graph.call("mamba.transpose back", [out], [activation(graph, "mamba.sequence first", n, i, e)])
     return row_linear(graph, "mamba.out", out, shape.linear(hidden, i))
+
+
+SOLVED: Final = 64
+"""Positions of one chunk of the gated delta rule [fla]."""
+
+
+def gated_delta(graph: Graph, x: Value, block: LinearAttention, shape: Shape, *, hidden: int) -> Value:
+    """In projection, causal convolution, gated delta rule, gated norm, out projection [GDN, fla]."""
+    if block.variant != "gated_delta" or shape.cp > 1:
+        raise Unsupported("megatron models gated delta nets without context parallelism, and no others of their kind; "
+                          "use --cp 1, or engine pytorch")
+    owner, n, e = "linear_attention", shape.tokens, shape.element
+    heads = share("tp", block.num_v_heads, shape.tp, what="value heads")
+    groups = share("tp", block.num_k_heads, shape.tp, what="key heads")
+    keys, values, wide = groups * block.k_head_dim, heads * block.v_head_dim, heads * block.k_head_dim
+
+    def copied(name: str, x: Value, width: int) -> Value:
+        return graph.call(f"{owner}.{name}", [x], [activation(graph, f"{owner}.{name}", n, width, e)])
+
+    packed = column_linear(graph, f"{owner}.in", x, shape.linear(2 * (keys + values + heads), hidden))
+    mixed, gate, steps = (copied(name, packed, width) for name, width in (
+        ("queries, keys, values", 2 * keys + values), ("gate", values), ("beta, alpha", 2 * heads)))
+    made = activation(graph, f"{owner}.convolved", n, 2 * keys + values, e)
+    convolved = graph.call(f"{owner}.convolution", [mixed], [made], saved=[mixed])
+    read = []
+    for name in ("query", "key"):
+        normed = activation(graph, f"{owner}.normed {name}", n, keys, e)
+        inverse = activation(graph, f"{owner}.{name} norm", n, groups, 4, gradient=False)
+        graph.call(f"{owner}.{name} l2norm", [copied(name, convolved, keys)], [normed], saved=[normed], extra=[inverse])
+        read.append(normed if heads == groups else copied(f"repeated {name}", normed, wide))
+    decays = activation(graph, f"{owner}.decays", n, heads, 4)
+    shifted, soft, beta = (activation(graph, f"{owner}.{name}", n, heads, width, gradient=False) for name, width in (
+        ("shifted alpha", 4), ("softplus", 4), ("beta", e)))
+    graph.call(f"{owner}.decays", [steps], [decays], extra=[shifted, soft, beta])
+    read += [copied("value", convolved, values), decays]
+    factors, sums = (activation(graph, f"{owner}.{name}", n, heads, *width, gradient=False) for name, width in (
+        ("triangular factors", (SOLVED, e)), ("summed decays", (4,))))
+    states = transient(graph, f"{owner}.chunk states", ceil_div(n, SOLVED), heads, block.k_head_dim, block.v_head_dim, e)
+    turned, new = transient(graph, f"{owner}.w", n, wide, e), transient(graph, f"{owner}.u", n, values, e)
+    scanned = graph.call(
+        f"{owner}.rule", read, [activation(graph, f"{owner}.scanned", n, values, e)], saved=read[:3],
+        extra=[factors, sums], temporaries=[turned, new, new, states],
+        backward_temporaries=[turned, new, new, states, states, new, turned, turned],
+    )
+    normed = norm(graph, f"{owner}.norm", scanned, rows=n * heads, width=block.v_head_dim, element=e)
+    out = graph.call(f"{owner}.gated", [normed, gate], [activation(graph, f"{owner}.gated", n, values, e)],
+                     saved=[normed, gate])
+    if shape.batch > 1:
+        out = copied("sequence first", out, values)
+    graph.hold(packed)
+    return row_linear(graph, f"{owner}.out", out, shape.linear(hidden, values))

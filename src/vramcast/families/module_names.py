@@ -109,7 +109,7 @@ def read_targets(
     for word in _spelt_out(model, modules, words, converted):
         for one in _as_peft_converts(model, modules, word, converted) if converted else (word,):
             try:
-                found.append((word, _meant(model, modules, one, joins=engine not in APART)))
+                found.append((word, _meant(model, modules, one, engine)))
             except UnknownName as error:
                 if not _names_a_weight_elsewhere(word):
                     raise
@@ -358,8 +358,9 @@ def _as_peft_converts(
         yield next((path for name, path in converted.items() if f".{one}".endswith(f".{name}")), one)
 
 
-def _meant(model: Model, modules: tuple[Module, ...], word: str, *, joins: bool = True) -> Chosen:
-    """What one word means; `joins`: a framework's name for one of a product's weights means the product."""
+def _meant(model: Model, modules: tuple[Module, ...], word: str, engine: str) -> Chosen:
+    """What one word means: a framework's name for one of a product's weights means the product, unless they are
+    apart; layers of an engine of its own have its names, whatever else is called so."""
     if word.lower() == ALL_LINEAR:
         return _every_linear(model, modules)
     if PATTERN.search(word):
@@ -369,8 +370,10 @@ def _meant(model: Model, modules: tuple[Module, ...], word: str, *, joins: bool 
         return _own(model, own)
     ends = f".{word.removesuffix('.weight')}"
     found = _selected(modules, lambda name: f".{name}".endswith(ends))
-    for path in () if found else file_tables().others.get(word, ()):
-        for module in modules if joins else ():
+    others, own_names = file_tables().others, engine in OF_ENGINES
+    paths = (*others.get(word, ()), *(others.get(f"{word} of {engine}", ()) if own_names else ()))
+    for path in paths if own_names or not found else ():
+        for module in modules if engine not in APART else ():
             if path in parts_of(module.path) and module.kind is not Kind.FORMER:
                 found.setdefault((module.stack, module.path), set()).update(module.layers)
         if is_known(model, Place(path)) and not any(path in parts_of(joined) for _, joined in found):

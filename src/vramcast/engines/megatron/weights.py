@@ -35,12 +35,15 @@ from vramcast.operators.transformer_engine import Lora
 from vramcast.parallel.layout import Layout
 from vramcast.states.megatron import Weight
 
+OF_DELTA: Final = tuple(f"linear_attention.{name}" for name in ("q", "k", "v", "gate", "beta", "decay"))
+
 _PACKED = {
     "attention.q": "attention.qkv", "attention.k": "attention.qkv", "attention.v": "attention.qkv",
     "attention.q.bias": "attention.qkv.bias", "attention.k.bias": "attention.qkv.bias",
     "attention.v.bias": "attention.qkv.bias", "mlp.gate": "mlp.up", "mlp.gate.bias": "mlp.up.bias",
     "moe.experts.gate": "moe.experts.up", "moe.shared.gate": "moe.shared.up",
     "cross.attention.k": "cross.attention.kv", "cross.attention.v": "cross.attention.kv",
+    **dict.fromkeys(OF_DELTA, "linear_attention.in"),
 }
 
 
@@ -121,6 +124,8 @@ PRODUCTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "shared_expert.down": ("linear_fc2 of the shared experts", ("moe.shared.down",)),
     "mamba.in": ("in_proj", ("mamba.in",)),
     "mamba.out": ("out_proj", ("mamba.out",)),
+    "linear_attention.in": ("in_proj", OF_DELTA),
+    "linear_attention.out": ("out_proj", ("linear_attention.out",)),
 }
 """Product on the tape -> Megatron's module, and the weights that it makes at once."""
 
