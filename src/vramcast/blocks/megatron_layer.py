@@ -7,6 +7,8 @@ Letters: N tokens   n tokens between blocks   V local vocabulary rows   H hidden
 [CE] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, core/fusions/fused_cross_entropy.py
 [GPT] megatron/core/models/gpt/gpt_model.py, _postprocess: `logits` lives until the loss is returned.
 [TE] TransformerEngine pytorch/cross_entropy.py: the gradient overwrites the logits.
+[policy] modelscope/ms-swift 3602360a5 swift/megatron/trainers/{grpo_trainer,vocab_parallel_utils}.py: the logits come
+in fp32 from Float16Module, and are held until the forward step returns
 """
 
 from __future__ import annotations
@@ -175,7 +177,7 @@ class HeadSizes(NamedTuple):
 
     hidden: int
     vocab: int  # local rows
-    cross_entropy: Literal["unfused", "native", "te"]
+    cross_entropy: Literal["unfused", "native", "te", "policy"]
     final_norm: Norm | None
     dense: bool  # BERT: dense, GeLU and norm before the projection
     softcap: bool = False  # logits pass through tanh
@@ -194,8 +196,11 @@ def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
     logits = _projection(graph, "output", x, shape.linear(sizes.vocab, hidden), sizes.cross_entropy == "te")
     if sizes.softcap:
         logits = _capped(graph, logits, shape, sizes)
-    loss = _cross_entropy(graph, "output", logits, shape, sizes)
-    graph.hold(logits)
+    if sizes.cross_entropy == "policy":
+        loss = _log_probabilities(graph, "output", logits, shape, sizes.vocab)
+    else:
+        loss = _cross_entropy(graph, "output", logits, shape, sizes)
+        graph.hold(logits)
     graph.returns(loss)
     return graph
 
@@ -240,6 +245,24 @@ def _bert_dense(graph: Graph, x: Value, shape: Shape, hidden: int) -> Value:
     bent = activation(graph, "head.gelu", n, hidden, e)
     graph.call("head.gelu", [dense], [bent], saved=[dense])
     return norm(graph, "head.norm", bent, rows=n, width=hidden, element=e, statistics=2)
+
+
+def _log_probabilities(graph: Graph, name: str, logits: Value, shape: Shape, vocab: int) -> Value:
+    """Of the tokens, from logits in fp32 [policy]; ranks that divide the vocabulary take their softmax apart."""
+    n = shape.tokens
+    wide, made = (activation(graph, f"{name}.{what}", n, vocab, 4) for what in ("fp32 logits", "log softmax"))
+    graph.call(f"{name}.cast", [logits], [wide])
+    if shape.tp == 1:
+        graph.call(f"{name}.log softmax", [wide], [made], saved=[made])
+    else:
+        shifted = transient(graph, f"{name}.shifted logits", n, vocab, 4)
+        powers = graph.value(f"{name}.powers", n * vocab * 4, gradient_bytes=n * 4)  # that of their sum, expanded
+        graph.call(f"{name}.exp", [wide], [powers], saved=[powers], temporaries=[shifted])
+        graph.call(f"{name}.log softmax", [wide, powers], [made], temporaries=[shifted], passes_gradient=True)
+    loss = graph.call(f"{name}.gather", [made], [activation(graph, f"{name}.log-probabilities", n, 4)],
+                      extra=[activation(graph, f"{name}.targets", n, 8, gradient=False)])
+    graph.hold(wide)
+    return loss
 
 
 def _cross_entropy(graph: Graph, name: str, logits: Value, shape: Shape, sizes: HeadSizes) -> Value:

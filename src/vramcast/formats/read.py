@@ -103,6 +103,8 @@ def read_files(
     parts = _parts(paths, line, started)
     alone = len(parts) == 1
     read = [(part.config.name, *one) for part in parts if (one := _read(part, command, format_name, alone=alone))]
+    if command == "train" and (beside := next((name for name, _, found in read if "framework" in found.options), "")):
+        raise Unsupported("{} has an engine that generates beside its trainer; vramcast rl answers for that", beside)
     options: dict[str, Any] = {}
     batch: dict[str, int] = {}
     by_weight = sorted(read, key=lambda item: [*READERS, item[1]].index(item[1]), reverse=True)

@@ -114,7 +114,7 @@ READERS: Final[dict[str, Reader]] = {
         text=r"\A(?=[\s\S]*megatron\.bridge)[\s\S]*cfg\.model")),
     "swift-megatron": Reader("swift_megatron", "train", _by(
         "micro_batch_size model dataset|cached_dataset|tuner_type",
-        text=r"\bmegatron[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/_megatron/(?:sft|pt|rlhf)\b")),
+        text=r"\bmegatron[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/_megatron/(?:sft|pt|rlhf)\b"), "rl"),
     "megatron": Reader("megatron", "train", _is_megatron),
     "automodel": Reader("automodel", "train", _is_automodel),
     "nemo": Reader("nemo", "train", _is_nemo),

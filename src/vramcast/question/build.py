@@ -91,15 +91,10 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         assumed = (*assumed, ONE_COPY)
     peft, passed_over = peft_of(values, model, engine, version)
     peft, packed = _over_stored(peft, model, values)
-    if plan.freeze:
-        parts = question.build.frozen_parts(model, plan.freeze)
-        adapts = bool(parts) and peft is not None and peft.method not in WITHOUT_TARGETS
-        peft = question.build.adapted_elsewhere(model, peft, parts) if peft is not None and adapts else peft
-        plan = replace(plan, freeze=() if peft is not None else parts)
     job = Job(
         model=model,
         workload=workload,
-        plan=replace(plan, peft=peft),
+        plan=with_frozen_parts(model, replace(plan, peft=peft)),
         cluster=cluster,
         engine=engine,
         engine_version=version,
@@ -398,6 +393,21 @@ WORDS: Final[dict[str, str]] = {
     **dict.fromkeys(("classifier", "lm_head", "score"), HEAD), "embed_tokens": EMBEDDING,
 }
 """Words of trainers and of model code -> ours; "main" is the stack that reads the tokens."""
+
+
+def with_frozen_parts(model: Model, plan: Plan) -> Plan:
+    """The plan with the parts that its words mean: beside adapters all else is frozen anyway.
+
+    Raises: as `frozen_parts` and `adapted_elsewhere`
+    """
+    if not plan.freeze:
+        return plan
+    parts, peft = frozen_parts(model, plan.freeze), plan.peft
+    if peft is None:
+        return replace(plan, freeze=parts)
+    if parts and peft.method not in WITHOUT_TARGETS:
+        peft = adapted_elsewhere(model, peft, parts)
+    return replace(plan, freeze=(), peft=peft)
 
 
 def frozen_parts(model: Model, words: Iterable[str]) -> tuple[str, ...]:

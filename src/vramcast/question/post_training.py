@@ -31,6 +31,7 @@ from vramcast.question.build import (
     peft_of,
     refuse_peft_details,
     section,
+    with_frozen_parts,
 )
 from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse, parse_count
 from vramcast.question.serving import draft_of, parse_engine
@@ -59,6 +60,9 @@ TRAINER_SAYS: Final = {
 
 OF_SWIFT: Final = ("trainer-sleep", "trainer-leaves", "sleep-level", "handover-parts")
 """What ms-swift leaves to be asked, and TRL does not."""
+
+SWIFT_ON_MEGATRON: Final = (*OF_SWIFT, "trainer-option", "freeze", "lora-dropout", "modules-to-save")
+"""What its trainer on Megatron leaves to be asked, too."""
 
 TRL_OF_SWIFT: Final[Version] = (0, 29)
 """The newest TRL that ms-swift 4.6 allows [swift requirements/framework.txt]."""
@@ -130,8 +134,9 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
                 )
     crosses = any(run.layer.cross_attention is not None for run in model.main.runs)
     of_prompts = reads_images(model) and not crosses
-    sees = of_prompts and framework in SEES and engine != "megatron"
-    if of_prompts and engine == "megatron" and values.get("images") != 0:
+    still = framework == "ms-swift" and {"towers", "projectors"} <= set(values.get("freeze", ()))
+    sees = of_prompts and framework in SEES and (engine != "megatron" or still)
+    if of_prompts and engine == "megatron" and values.get("images") != 0 and not still:
         raise Unsupported("{} reads images, which are modelled for post-training under Megatron in no prompt; "
                           "--images 0 answers for prompts of text", model.name)
     if len(model.stacks) > 1 and not (sees or (of_prompts and engine == "megatron")):
@@ -145,7 +150,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     episodes = converted(Episodes, section(values, "episodes", TABLE) | deviation)
     episodes, of_text = _with_images(model, episodes)
     release_of_trl = TRL_OF_SWIFT if framework == "ms-swift" else version
-    of_trainer = known.engine == "huggingface"
+    of_trainer = engine == "huggingface"
     trainer = _trl(given, framework, release_of_trl, algorithm, episodes, resolve) if of_trainer else None
     updates = converted(Updates, {
         "padded": release.pads and engine != "megatron", "mini_batch": min(Updates().mini_batch, episodes.prompts),
@@ -163,6 +168,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         )
     of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
     of_others |= dict.fromkeys(OF_SWIFT[1:], "ms-swift")
+    if framework == "ms-swift":
+        of_others = {name: whose for name, whose in of_others.items() if name not in SWIFT_ON_MEGATRON}
     options = engine_options(values.get("trainer-option", ()))
     for name, whose in of_others.items():
         of_trainer = name == "trainer-option" and engine in TRAINER_SAYS and (
@@ -173,19 +180,19 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
             )
     others: dict[str, Any] = {field: checkpoint_of(values[name], {}, resolve, TABLE).model
                               for name, field in OTHERS.items() if name in values}
-    for name in options:
-        if name not in TRAINER_SAYS[engine]:
+    for name in options:  # Megatron checks its own
+        if name not in TRAINER_SAYS[engine] and framework != "ms-swift":
             raise UnknownName.of("trainer option", name, TRAINER_SAYS[engine])
     asked = {"critic": algorithm in WITH_CRITIC, "reference": updates.reference, "reward": "reward" in others}
     own = _own_gpus(values, cluster.count, framework, asked)
     peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
-                                model, "huggingface", None, TABLE)
+                                model, engine if framework == "ms-swift" else "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":
         raise Unsupported("{} trains LoRA and no other adapters; --peft {} is none", framework, peft.method)
     if updates.sleeps and version < STAGE_2_SLEEPS_SINCE and values.get("shards", values.get("zero")) != "everything":
         raise InvalidSpec("DeepSpeed up to 0.17.5 moves the states of stage 3 alone; add --zero 3, or leave out "
                           "--trainer-sleep")
-    plan, evened = _evened(_plan(values, peft, framework), model.num_layers)
+    plan, evened = _evened(with_frozen_parts(model, _plan(values, peft, framework)), model.num_layers)
     offloads = "none" not in (plan.offload_parameters, plan.offload_optimizer)
     if engine == "pytorch" and options.get("steps_on_host") and (
             plan.sharded_by != "fsdp2" or peft is not None or not offloads):

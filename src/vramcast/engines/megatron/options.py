@@ -94,7 +94,7 @@ class Options(Noun, frozen=True):
     bias_dropout_fusion: bool = True
     rope_fusion: bool = True
     masked_softmax_fusion: bool = True
-    cross_entropy: Literal["unfused", "native", "te"] = "unfused"
+    cross_entropy: Literal["unfused", "native", "te", "policy"] = "unfused"  # policy: log-probabilities
     attention_mask: bool = True  # the data loader builds a mask
     vocab_divisor: Annotated[int, Meta(ge=1, le=1 << 20)] = 128
     stage_layers: str = ""  # layers of every (virtual) stage, "3-4-4-3"

@@ -19,11 +19,12 @@ from vramcast.domain.program import Alloc, Free, Node, Program
 from vramcast.engines.eager.checks import text_sentences
 from vramcast.engines.post_training import trainer
 from vramcast.engines.post_training.batches import Batches, batches, seen_from, usual_budget
-from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
+from vramcast.engines.post_training.networks import Held, Network, alloc, free, num_bytes
 from vramcast.engines.post_training.releases import (
     MICRO_TOKENS,
     Release,
     has_own_reference,
+    is_swift_on_megatron,
     keeps_cache,
     leaves_cards,
     lives_inside,
@@ -120,6 +121,8 @@ def _held(job: PostTrainingJob, release: Release, roles: _Roles) -> int:
     """What the engine finds on the card when it starts [bytes]."""
     if job.engine == "huggingface" or release.apart:
         return trainer.held_before(job, roles.actor)
+    if is_swift_on_megatron(job) and job.updates.leaves:
+        return 0 if job.updates.sleeps else num_bytes(roles.actor.masters)
     reference = num_bytes(roles.reference.weights if roles.reference else ())
     if job.plan.offload_parameters != "none" or leaves_cards(job):
         return reference
@@ -163,6 +166,7 @@ def _stages(
     for name, network in zip((TRAINER, CRITIC), roles.trained, strict=False):
         loads[roles.home(name)] += () if stays.weights else free(network.weights)
         loads[roles.home(name)] += () if stays.moments else free(network.masters)
+    loads[TRAINER] += free(_leaving_reference(job, roles))
     awake = POOLS if made is not None and not job.rollout.sleeps else ()
     first = made is not None and trainer.engine_starts_first(job)
     init = Stage(name="init", awake=awake if first else (), releases=roles.homes,
@@ -203,19 +207,24 @@ def _steps(
     """Two steps: the first makes the optimizer's states."""
     awake = POOLS if made is not None and not job.rollout.sleeps else ()
     woken = POOLS if release.wakes_both or not job.rollout.sleeps else POOLS[:1]
-    handed = trainer.handover(job, roles.actor)
+    handed, whole = trainer.handover(job, roles.actor), is_swift_on_megatron(job)
+    referred = _leaving_reference(job, roles)
     for first in (True, False):
         passed: Program = (*map(Alloc, handed), *map(Free, handed))
-        if trainer.rates_inside(job) and not stays.moments:  # they leave behind the handover
+        there: Held = ()
+        if (whole or trainer.rates_inside(job)) and not stays.moments:  # they leave behind the handover
             there = roles.actor.masters if first else roles.actor.moments
-            passed = (*alloc(there), *passed, *free(there))
-        program = stays.beside(roles.actor, passed)
+        program = stays.beside(roles.actor, _beside((*there, *referred), passed))
         yield Stage(name="update_weights", awake=woken if made is not None else (), releases=(TRAINER,),
                     programs={TRAINER: program})
         if made is not None:
             yield Stage(name="generate", programs={generator: made.forward}, awake=POOLS, releases=(generator,))
-        yield from _rated(job, roles, stays, awake)
+        for stage in _rated(job, roles, stays, awake):
+            alone = stage.name == "ref_log_prob" and roles.reference is not None and not stays.weights
+            more = (*there, *referred, *(roles.actor.weights if alone else ())) if whole else ()
+            yield replace(stage, programs={name: _beside(more, program) for name, program in stage.programs.items()})
         updated = stays.updated("update_actor", TRAINER, roles.actor, awake, first=first)
+        updated = replace(updated, programs={TRAINER: _beside(referred, updated.programs[TRAINER])})
         if roles.critic is not None:
             home = roles.home(CRITIC)
             yield Stage(name="values", programs={home: stays.beside(roles.critic, roles.values)}, awake=awake,
@@ -228,6 +237,17 @@ def _steps(
                 yield other
         yield updated
 
+
+def _leaving_reference(job: PostTrainingJob, roles: _Roles) -> Held:
+    """What leaves with the weights of a reference."""
+    leaves = is_swift_on_megatron(job) and job.updates.leaves and roles.reference is not None
+    return roles.reference.weights if leaves and roles.reference is not None else ()
+
+
+def _beside(held: Held, program: Program) -> Program:
+    return (*alloc(held), *program, *free(held))
+
+
 class _Stays(NamedTuple):
     """What is on the card between two stages that need it."""
 
@@ -236,7 +256,7 @@ class _Stays(NamedTuple):
 
     def beside(self, network: Network, program: Program) -> Program:
         """A program with the weights there."""
-        return program if self.weights else (*alloc(network.weights), *program, *free(network.weights))
+        return program if self.weights else _beside(network.weights, program)
 
     def updated(self, name: str, home: str, network: Network, awake: tuple[str, ...], *, first: bool) -> Stage:
         """Mini-batches of a step; the first one ever makes the optimizer's states."""

@@ -20,7 +20,7 @@ from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, exte
 from vramcast.engines.megatron import ranks
 from vramcast.engines.post_training.batches import Batches, batches, trainer_cluster
 from vramcast.engines.post_training.networks import ON_HOST, Network
-from vramcast.engines.post_training.releases import release_of
+from vramcast.engines.post_training.releases import is_swift_on_megatron, release_of
 from vramcast.errors import Unsupported
 from vramcast.units import MIB, ceil_div
 
@@ -28,9 +28,24 @@ LOGIT_BYTES = 12
 """Of logits, their clone, and two copies in fp32 while an entropy is taken [verl]."""
 
 
-OF_NEMO_RL: Final = {"accumulate_in_fp32": False, "precision_aware": True}
+OF_NEMO_RL: Final[dict[str, str | bool | int]] = {"accumulate_in_fp32": False, "precision_aware": True}
 """[nemo] examples/configs/grpo_math_1B.yaml `grad_reduce_in_fp32`, `use_precision_aware_optimizer`: every recipe begins
 with it."""
+
+
+OF_SWIFT: Final[dict[str, str | bool | int]] = {
+    "cross_entropy": "policy", "adapters": "mcore-bridge", "attention_mask": False, "attention_backend": "flash",
+    "rope_fusion": False, "vocab_divisor": 1, "router_fp32": True,
+}
+"""[swift] modelscope/ms-swift 3602360 swift/megatron/arguments/megatron_args.py, trainers/grpo_trainer.py: samples are
+packed, and the loss is of log-probabilities."""
+
+SERVER_BUCKET_MIB: Final = 512
+"""Of weights on their way to an engine on cards of its own, which are joined into one tensor more [swift
+megatron/trainers/rollout_mixin.py `_load_weights_to_server_in_buckets`]."""
+
+OWN: Final = {"nemo-rl": OF_NEMO_RL, "ms-swift": OF_SWIFT}
+"""Framework -> what it has otherwise than Megatron-LM."""
 
 
 def train_job(job: PostTrainingJob, found: Batches) -> Job:
@@ -47,12 +62,15 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
             plan, shards=Shards.OPTIMIZER, offload_parameters="none", sharded_by=None,
             offload_optimizer=plan.offload_optimizer if steps_on_host(job) else "none",
             sequence_parallel=plan.tp > 1 if plan.sequence_parallel is None else plan.sequence_parallel,
-            recompute=plan.recompute if plan.recompute is not Recompute.SELECTIVE else Recompute.NONE,
+            recompute=plan.recompute if plan.recompute is not Recompute.SELECTIVE or is_swift_on_megatron(job) else (
+                Recompute.NONE),
         ),
         cluster=trainer_cluster(job),
         engine="megatron",
-        engine_options={**(OF_NEMO_RL if job.framework == "nemo-rl" else {}),
-                        **{name: value for name, value in job.trainer_options.items() if name != ON_HOST}},
+        engine_options={
+            **OWN.get(job.framework, {}),
+            **{name: value for name, value in job.trainer_options.items() if name not in (ON_HOST, "cross_entropy")},
+        },
     )
 
 
@@ -63,8 +81,9 @@ def steps_on_host(job: PostTrainingJob) -> bool:
 
 def _fullest(job: PostTrainingJob, found: Batches) -> RankProgram:
     """The pipeline stage that holds most."""
-    if job.plan.peft is not None:
-        raise Unsupported("adapters under Megatron are not modelled for post-training; leave out --peft")
+    if job.plan.peft is not None and not is_swift_on_megatron(job):
+        raise Unsupported("adapters under Megatron are modelled for post-training with ms-swift alone; leave out "
+                          "--peft")
     made = train_job(job, found)
     return max(ranks(made), key=lambda role: extent((*role.phases[Phase.LOAD], *role.phases[Phase.FIRST_STEP])).peak)
 
@@ -100,11 +119,14 @@ def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: 
     """Logits of a micro-batch on the last stage, whose tokens context-parallel ranks divide; layers without gradients
     hold less than those of an update."""
     del entropy, reference
-    ranks_of_head = job.plan.tp * job.plan.cp
-    size = ceil_div(found.tokens * job.model.vocab, ranks_of_head) * LOGIT_BYTES
-    logits = Tensor(name="logits, their clone and fp32 softmax", num_bytes=size, category=Category.TEMPORARIES,
-                    owner="head", formula=f"{found.tokens:,} x {job.model.vocab:,} x {LOGIT_BYTES} B / {ranks_of_head}",
-                    source="verl utils/megatron/tensor_parallel.py")
+    ranks_of_head, each = job.plan.tp * job.plan.cp, LOGIT_BYTES
+    name, source = "logits, their clone and fp32 softmax", "verl utils/megatron/tensor_parallel.py"
+    if is_swift_on_megatron(job):  # in 16 bits, with powers and shifted logits where ranks divide the vocabulary
+        each, name = 4 if job.plan.tp == 1 else 8, "logits and their log softmax"
+        source = "swift megatron/trainers/vocab_parallel_utils.py"
+    size = ceil_div(found.tokens * job.model.vocab, ranks_of_head) * each
+    logits = Tensor(name=name, num_bytes=size, category=Category.TEMPORARIES, owner="head", source=source,
+                    formula=f"{found.tokens:,} x {job.model.vocab:,} x {each} B / {ranks_of_head}")
     return (Alloc(logits), Free(logits))
 
 
@@ -113,6 +135,8 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     del learning
     release = release_of(job)
     bucket = 0 if release.in_process else job.rollout.bucket_mib or release.bucket_mib
+    if is_swift_on_megatron(job) and job.rollout.gpus is not None:
+        bucket = 2 * SERVER_BUCKET_MIB
     largest = max(parameter.parameter.elements for parameter in named_parameters(job.model))
     sizes = {"largest weight, gathered": 2 * largest, "bucket": bucket * MIB}
     return tuple(Tensor(name=name, num_bytes=size, category=Category.COMMUNICATION, owner="handover",

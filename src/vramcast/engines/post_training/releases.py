@@ -150,7 +150,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "verl": Framework(VERL, (0, 2), (0, 10), (0, 8), others=("megatron",)),
     "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1, 0.6, ("pytorch",)),
     "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3),
-    "ms-swift": Framework(SWIFT, (4, 0), (4, 6), (4, 6), "huggingface", 1, 0.9),
+    "ms-swift": Framework(SWIFT, (4, 0), (4, 6), (4, 6), "huggingface", 1, 0.9, ("megatron",)),
     "unsloth": Framework(UNSLOTH, (2025, 8), (2026, 10), (2026, 10), "huggingface", 1, 0.5),
     "slime": Framework(SLIME, (0, 2), (0, 3), (0, 3), "megatron", 1, 0.7, rollout="sglang"),
     "openrlhf": Framework(OPENRLHF, (0, 6), (0, 11), (0, 11), "deepspeed", 1),
@@ -184,7 +184,15 @@ def leaves_cards(job: PostTrainingJob) -> bool:
 def has_own_reference(job: PostTrainingJob) -> bool:
     """Whether the network as it was is one beside the one that learns: not where adapters are switched off, or its
     weights are put in their place."""
-    return job.updates.reference and job.plan.peft is None and not release_of(job).swaps_reference
+    there = job.updates.reference or is_swift_on_megatron(job)  # which loads one whether it is asked or not
+    return there and job.plan.peft is None and not release_of(job).swaps_reference
+
+
+def is_swift_on_megatron(job: PostTrainingJob) -> bool:
+    """Whether ms-swift trains with Megatron: what it offloads is away only while its engine starts and generates, and a
+    reference beside full fine-tuning goes with the weights [swift megatron/trainers/rollout_mixin.py `offload_context`,
+    rlhf_mixin.py `prepare_model`]."""
+    return job.framework == "ms-swift" and job.engine == "megatron"
 
 
 def release_of(job: PostTrainingJob) -> Release:

@@ -20,7 +20,7 @@ from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, li
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
 from vramcast.engines.post_training import unsloth
 from vramcast.engines.post_training.batches import part_of
-from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
+from vramcast.engines.post_training.releases import FRAMEWORKS, is_swift_on_megatron, release_of
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.units import GIB, format_bytes
@@ -66,7 +66,8 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     if context < episodes.longest:
         raise InvalidSpec("context={} is shorter than the {} tokens of a sequence", context, episodes.longest)
     concurrent = max(1, episodes.prompts * episodes.samples * tp * asked.dp // cluster.count)
-    of_trl = job.engine == "huggingface"  # as many sequences as one generation has, into merged weights
+    swift = is_swift_on_megatron(job)
+    of_trl = job.engine == "huggingface" or (swift and asked.gpus is None)  # as many sequences as one generation has, into merged weights
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
     most = asked.max_sequences or concurrent if of_trl else most
     usual = FRAMEWORKS[job.framework]
@@ -83,7 +84,7 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
         most, tokens = asked.max_sequences or sequences, asked.batched_tokens or at_once
         stored = peft.base if peft is not None and peft.base != "full" else stored
         dtype = "fp16" if job.plan.precision is Precision.AMP_FP16 else dtype
-    merges = of_trl and not release.shares_weights
+    merges = swift or (of_trl and not release.shares_weights)
     rank = 0 if peft is None or merges else max(LEAST_RANK, peft.rank)
     return ServeJob(
         model=job.model,

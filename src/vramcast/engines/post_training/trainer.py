@@ -43,7 +43,7 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
 def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
     """Whether weights and the optimizer leave the card between two stages; DeepSpeed's offload is part of its step."""
     plan = job.plan
-    if job.engine == "huggingface":
+    if job.framework == "ms-swift" or job.engine == "huggingface":
         return job.updates.leaves, job.updates.sleeps and plan.offload_optimizer == "none"
     if job.engine == "deepspeed":
         return False, job.updates.sleeps and plan.offload_optimizer == "none"

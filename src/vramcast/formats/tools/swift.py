@@ -162,6 +162,8 @@ def files_of(config: Config) -> list[str]:
 
 def of_a_file(words: tuple[str, ...], tool: str) -> tuple[Unread, ...]:
     """The file that a command's arguments stand in, and what goes before it [swift cli/main.py `parse_yaml_args`]."""
+    if len(words) > 1 and "--config" in words[:-1] and "--use_ray" in words:  # [swift ray/megatron/__init__.py]
+        return (Unread(words[words.index("--config") + 1].rpartition("/")[2], ELSEWHERE, file=tool),)
     if not words or not words[0].endswith((".yaml", ".yml", ".json")):
         return ()
     beside = tuple(Unread(word[:80], BEHIND) for word in words[1:] if word.startswith("--"))

@@ -44,6 +44,7 @@ from vramcast.formats.tools.swift import (
     processes,
     with_environment,
 )
+from vramcast.formats.tools.swift_rollout import generated, of_ray
 from vramcast.formats.tools.swift_tasks import texts_of
 from vramcast.formats.watched import Known, Watched
 
@@ -51,7 +52,7 @@ ARGUMENTS: Final = Known("swift", "megatron", (SWIFT,))
 
 COMMANDS: Final = ("sft", "pt", "rlhf")
 
-STAGES: Final = {"dpo": "dpo", "kto": "kto", "rm": "reward"}
+STAGES: Final = {"dpo": "dpo", "kto": "kto", "rm": "reward", "grpo": "grpo"}
 """`rlhf_type` -> what is optimised."""
 
 TASKS: Final = {None: "", "causal_lm": "", "seq_cls": "classification", "embedding": "classification"}
@@ -139,11 +140,13 @@ def read(config: Config) -> Reading:
     asked = of_a_file(words, "swift-megatron")
     table = dict(config.beside) if asked else dict(config.table) if config.table is not None else arguments(words)
     command = command._replace(variables={**table.pop("ENV", {}), **command.variables})
+    table, trains, apart = of_ray(table)
     table, former = _of_today(_meant(table))
     values = Watched(DEFAULTS | (FORMER_DEFAULTS if former else {}) | table, ARGUMENTS, undecided=command.undecided)
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
     alone = config.table is None and processes(command, started) is None and "NNODES" not in command.variables
+    alone = alone and trains is None
     stage = values.get("rlhf_type", "dpo" if kind == "rlhf" else None)
     if stage not in (None, *STAGES):
         why = Note("{} is not modelled for megatron; {} are, and sft and pt", shown(stage), ", ".join(STAGES))
@@ -158,7 +161,7 @@ def read(config: Config) -> Reading:
     given = placed(_arguments(values), MODELS.aliases.get(str(values.get("model")).lower()))
     inner = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
     objective = STAGES[stage] if stage else task or ("pretrain" if kind == "pt" else "sft")
-    options = together(inner.options, {"objective": objective}, _sizes(values, inner.options, texts, stage is not None),
+    options = together(inner.options, {"objective": objective}, _sizes(values, inner.options, texts, stage not in (None, "grpo")),
                        _adapters(values))
     whole = "all-linear" in listed(values.get("target_modules") or "all-linear")
     options |= frozen_parts(values) if whole else frozen(values, options)
@@ -168,11 +171,17 @@ def read(config: Config) -> Reading:
     unread = (*values.unread(), *left, *(started.unread if started else ()), *(
         one for one in inner.unread if not (one.of_network and one.name.startswith(OF_THE_HUB))
         and one.name != "--seq-length"))
-    unsaid = ((APEX, "gradient_accumulation_fusion"), (OLD if former else FUSED, "cross_entropy_loss_fusion"))
+    unsaid = ((APEX, "gradient_accumulation_fusion"), *(() if stage == "grpo" else (
+        (OLD if former else FUSED, "cross_entropy_loss_fusion"),)))
     notes = (*inner.notes, *told, *(said for said, name in unsaid if name not in table))
     found = inner._replace(format="swift-megatron", options=options, unread=unread, notes=(*command.notes, *notes),
                            auto=auto, alone=alone)
-    return with_environment(found, command, started)
+    found = with_environment(found, command, started)
+    found = found if trains is None else found._replace(ranks=trains)
+    if stage != "grpo":
+        return found
+    made = generated(found._replace(unread=()), values, config, apart)
+    return made._replace(unread=(*values.unread(), *(one for one in found.unread if one.name not in values)))
 
 
 def _sizes(values: Watched, said: Mapping[str, Any], texts: int, compared: bool) -> dict[str, Any]:
