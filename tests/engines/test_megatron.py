@@ -8,8 +8,11 @@ import vramcast
 from truth.rows.megatron import peaks, simumax_job
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Phase
-from vramcast.domain.program import extent
+from vramcast.domain.model import LinearAttention
+from vramcast.domain.program import extent, live_at_end
 from vramcast.engines.megatron import ranks
+from vramcast.engines.megatron.chunk import ChunkBuilder
+from vramcast.engines.megatron.options import Context
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.training import answer
 
@@ -167,3 +170,22 @@ def test_a_part_of_the_optimizer_leaves() -> None:
 
     assert held(0.25) == pytest.approx(0.75 * held(0), rel=0.01)
     assert held(1) == 0
+
+
+def test_a_gated_delta_net_keeps_what_its_operators_keep() -> None:
+    """Of a position, by mcore-bridge's forward and fla's kernels: bf16 copies, factors of 64 positions, fp32 decays."""
+    job = of_megatron("qwen3-next-80b-a3b", recompute="none", ep=4, **{"seq-len": 1024})
+    net = next(run.layer for run in job.model.main.runs if isinstance(run.layer.mixer, LinearAttention))
+    saved = live_at_end(ChunkBuilder(Context(job)).layer(net, recomputed=False).forward)
+    keys, values, heads, groups = 16 * 128, 32 * 128, 32, 16
+    of_norms = 4 * (2 * groups + heads)
+    wide = (2 * keys + values) + values + 2 * keys + 2 * values + values  # mixed, gate, normed, repeated, value
+    kept = 2 * (wide + 3 * values) + heads * (4 + 4 + 2 + 4 + 2 * 64) + of_norms  # and scanned, normed, gated
+    assert sum(tensor.num_bytes for tensor in saved if tensor.name.startswith("linear_attention.")) == 1024 * kept
+
+
+def test_a_decoder_behind_a_tower_has_megatrons_names() -> None:
+    """`linear_fc1` is a module of the tower in transformers: adapters of the decoder's experts were left out."""
+    found = of_megatron("qwen3.5-35b-a3b", recompute="none", peft="lora", **{"lora-targets": "linear_fc1,in_proj"})
+    assert found.plan.peft is not None
+    assert {"moe.experts.gate_up", "linear_attention.gate"} <= set(found.plan.peft.targets)

@@ -43,6 +43,9 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
     {"reward_model": "qwen2.5-0.5b", "engine": "megatron", "sleep": False, "reward_fraction": 0.2},
     {"model": "qwen2.5-vl-3b", "image_size": 448, "images": 2, "padded": False},
     {"framework": "openrlhf", "reward_model": "qwen2.5-0.5b", "algorithm": "ppo"},
+    {"framework": "ms-swift", "engine": "megatron", "peft": "lora", "trainer_leaves": True, "trainer_sleep": True,
+     "model": "qwen3.5-2b", "freeze": "towers,projectors", "sleep_level": 1},
+    {"framework": "ms-swift", "engine": "megatron", "rollout_gpus": 4, "tp": 2},
     {"framework": "openrlhf@0.8", "zero": "3", "trainer_sleep": True, "reward_model": "qwen2.5-1.5b"},
     {"framework": "openrlhf", "algorithm": "ppo", "reward_model": "qwen2.5-1.5b", "rollout_gpus": 2,
      "own_gpus": ("critic+reward=2",), "offload_optimizer": "cpu"},
@@ -350,3 +353,12 @@ def test_context_parallel_ranks_divide_the_logits_of_a_pass_without_gradients() 
         return extent(megatron.log_prob(job, batches(job, learns=False), entropy=False)).peak
 
     assert most(1) == 2 * most(2) == 4 * most(4)
+
+
+def test_ms_swift_on_megatron_leaves_while_its_engine_generates_and_is_whole_beside_its_weights() -> None:
+    answers = {leaves: asked(framework="ms-swift", engine="megatron", trainer_leaves=leaves, trainer_sleep=leaves,
+                             sleep_level=2) for leaves in (True, False)}
+    away, there = (role(answers[leaves], "card").phases for leaves in (True, False))
+    weights = 2 * 2 * answers[True].num_parameters  # with those of the reference
+    assert there["generate"].device_bytes - away["generate"].device_bytes > weights
+    assert abs(there["update_weights"].device_bytes - away["update_weights"].device_bytes) < GIB

@@ -7,6 +7,7 @@ import pytest
 
 from tests.formats.test_readers import asked, refusal, written
 from vramcast.domain.job import Job
+from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
 from vramcast.formats.read import Given, read_files
 
@@ -61,7 +62,7 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
 
 
 @pytest.mark.parametrize(("more", "sentence"), [
-    ("--rlhf_type grpo", "rlhf_type: 'grpo' is not modelled for megatron"),
+    ("--rlhf_type gkd", "rlhf_type: 'gkd' is not modelled for megatron"),
     ("--task_type generative_reranker", "task_type: 'generative_reranker' is not modelled"),
     ("--model qwen3-vl-8b --tuner_type lora --freeze_vit false", "freeze_vit: false adapts towers"),
     ("--model qwen3-vl-8b --freeze_llm true", "freeze_llm: leaves towers alone"),
@@ -116,3 +117,40 @@ def test_release_3_has_its_own_names_and_defaults(tmp_path: Path) -> None:
     assert former.options["model"] == "Qwen2.5-7B-Instruct" and refusal(former) == ""
     fused = "cross_entropy=native"
     assert fused not in former.options["engine-option"] and fused in given(tmp_path).options["engine-option"]
+
+
+GRPO: str = SFT.replace("megatron sft", "megatron rlhf --rlhf_type grpo").replace("MORE", """\\
+    --global_batch_size 128 --steps_per_generation 4 --max_completion_length 2048 --vllm_max_model_len 5000 \\
+    --offload_model true --offload_optimizer true --sleep_level 2 --tuner_type lora""").replace("--packing true", "")
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (f"{GRPO} --vllm_mode colocate",
+     {"framework": "ms-swift", "prompts": 64, "mini-batch": 16, "prompt-len": 2952, "response-len": 2048,
+      "sleep-level": 2, "trainer-leaves": True, "reference": True, "rollout-gpus": None, "peft": "lora"}),
+    (f"{GRPO} --vllm_mode colocate --multi_turn_scheduler gym_scheduler --beta 0",
+     {"prompt-len": 4096, "response-len": 904, "reference": False}),
+    (f"CUDA_VISIBLE_DEVICES=4,5 swift rollout --model m &\n{GRPO} --vllm_mode server",
+     {"rollout-gpus": 2, "sleep": False, "trainer-leaves": None}),
+], ids=["colocated", "turns", "a server of its own"])
+def test_an_engine_that_answers_is_read_beside_its_trainer(text: str, expected: dict[str, Any], tmp_path: Path) -> None:
+    found = read_files([written(tmp_path, "train.sh", text)], command="rl")
+    assert {name: found.options.get(name) for name in expected} == expected
+    assert not found.unread
+    with pytest.raises(Unsupported, match="vramcast rl answers"):
+        read_files([tmp_path / "train.sh"], command="train")
+
+
+def test_cards_of_rays_groups_are_the_trainers_or_the_engines(tmp_path: Path) -> None:
+    text = """rlhf_type: grpo
+model: Qwen/Qwen3-4B
+dataset: d
+micro_batch_size: 2
+colocate_groups: GROUPS
+train: {gpus: 4, tuner_type: lora}
+rollout: {gpus: 2, vllm_tensor_parallel_size: 2}
+"""
+    for groups, apart in (("[[train, rollout]]", None), ("[]", 2)):
+        found = read_files([written(tmp_path, "ray.yaml", text.replace("GROUPS", groups))], command="rl")
+        assert (found.options.get("rollout-gpus"), found.ranks) == (apart, {"ray.yaml": 4 + (apart or 0)})
+        assert found.options["rollout-tp"] == 2

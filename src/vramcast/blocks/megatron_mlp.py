@@ -281,7 +281,7 @@ def gated_delta(graph: Graph, x: Value, block: LinearAttention, shape: Shape, *,
     read += [copied("value", convolved, values), decays]
     factors, sums = (activation(graph, f"{owner}.{name}", n, heads, *width, gradient=False) for name, width in (
         ("triangular factors", (SOLVED, e)), ("summed decays", (4,))))
-    states = transient(graph, f"{owner}.chunk states", ceil_div(n, SOLVED), heads, block.k_head_dim, block.v_head_dim, e)
+    states = transient(graph, f"{owner}.chunk states", ceil_div(n, SOLVED), wide, block.v_head_dim, e)
     turned, new = transient(graph, f"{owner}.w", n, wide, e), transient(graph, f"{owner}.u", n, values, e)
     scanned = graph.call(
         f"{owner}.rule", read, [activation(graph, f"{owner}.scanned", n, values, e)], saved=read[:3],

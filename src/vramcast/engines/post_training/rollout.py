@@ -67,7 +67,8 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
         raise InvalidSpec("context={} is shorter than the {} tokens of a sequence", context, episodes.longest)
     concurrent = max(1, episodes.prompts * episodes.samples * tp * asked.dp // cluster.count)
     swift = is_swift_on_megatron(job)
-    of_trl = job.engine == "huggingface" or (swift and asked.gpus is None)  # as many sequences as one generation has, into merged weights
+    # as many sequences as one generation has, into merged weights
+    of_trl = job.engine == "huggingface" or (swift and asked.gpus is None)
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
     most = asked.max_sequences or concurrent if of_trl else most
     usual = FRAMEWORKS[job.framework]

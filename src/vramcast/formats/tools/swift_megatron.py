@@ -161,7 +161,8 @@ def read(config: Config) -> Reading:
     given = placed(_arguments(values), MODELS.aliases.get(str(values.get("model")).lower()))
     inner = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
     objective = STAGES[stage] if stage else task or ("pretrain" if kind == "pt" else "sft")
-    options = together(inner.options, {"objective": objective}, _sizes(values, inner.options, texts, stage not in (None, "grpo")),
+    compared = stage not in (None, "grpo")
+    options = together(inner.options, {"objective": objective}, _sizes(values, inner.options, texts, compared),
                        _adapters(values))
     whole = "all-linear" in listed(values.get("target_modules") or "all-linear")
     options |= frozen_parts(values) if whole else frozen(values, options)
