@@ -66,7 +66,7 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
     ("--task_type generative_reranker", "task_type: 'generative_reranker' is not modelled"),
     ("--model qwen3-vl-8b --tuner_type lora --freeze_vit false", "freeze_vit: false adapts towers"),
     ("--model qwen3-vl-8b --freeze_llm true", "freeze_llm: leaves towers alone"),
-    ("--mtp_num_layers 1", "mtp_num_layers"),
+    ("--mtp_num_layers 1 --mtp_shared_weights true", "mtp_shared_weights: modules that share"),
     ("--optimizer dist_muon", "optimizer"),
     ("--per_device_train_batch_size 1", "knows no such name"),
     ("--tuner_type lora_llm", "'lora_llm' is not modelled"),

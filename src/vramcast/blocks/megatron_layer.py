@@ -7,6 +7,7 @@ Letters: N tokens   n tokens between blocks   V local vocabulary rows   H hidden
 [CE] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, core/fusions/fused_cross_entropy.py
 [GPT] megatron/core/models/gpt/gpt_model.py, _postprocess: `logits` lives until the loss is returned.
 [TE] TransformerEngine pytorch/cross_entropy.py: the gradient overwrites the logits.
+[MTP] megatron/core/transformer/multi_token_prediction.py `MultiTokenPredictionLayer`, `process_mtp_loss`
 [policy] modelscope/ms-swift 3602360a5 swift/megatron/trainers/{grpo_trainer,vocab_parallel_utils}.py: the logits come
 in fp32 from Float16Module, and are held until the forward step returns
 """
@@ -202,6 +203,55 @@ def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
         loss = _cross_entropy(graph, "output", logits, shape, sizes)
         graph.hold(logits)
     graph.returns(loss)
+    return graph
+
+
+def prediction_graph(layers: tuple[Layer, ...], shape: Shape, sizes: HeadSizes, *, boundary: Tensor,
+                     recomputed: bool) -> Graph:
+    """Modules that predict further tokens, with their losses, behind the last layer: what they read is handed on [MTP].
+
+    A module joins its tokens' embeddings to the states before, both normed, in a product of half the width, whose
+    outputs are gathered, and has a layer, a norm and the network's own head. Its loss hangs on what is handed on.
+    """
+    graph = Graph(owner="mtp", source="Megatron-LM core/transformer/multi_token_prediction.py")
+    n, between, hidden, e = shape.tokens, shape.tokens_between, sizes.hidden, shape.element
+    x = graph.input("hidden", boundary.num_bytes, tensor=boundary)
+
+    def normed(name: str, x: Value, kind: Norm) -> Value:
+        return norm(graph, name, x, rows=between, width=hidden, element=e, statistics=2 if kind is Norm.LAYER else 1)
+
+    def call(name: str, x: list[Value], *factors: int, **more: bool) -> Value:
+        return graph.call(f"mtp.{name}", x, [activation(graph, f"mtp.{name}", *factors, e)], **more)
+
+    states, found = x, list[Value]()
+    for layer in layers:
+        gradient = transient(graph, "embedding.weight gradient", sizes.vocab, hidden, e, category=Category.GRADIENTS)
+        tokens = graph.call("mtp.lookup", [], [activation(graph, "mtp.lookup", n, hidden, e)],
+                            backward_temporaries=[] if shape.lora else [gradient])
+        tokens = call("local sequence", [tokens], between, hidden) if shape.sp else tokens
+        start = len(graph.operators)
+        pair = call("joined", [normed("mtp.embedding_norm", tokens, layer.norm),
+                               normed("mtp.hidden_norm", states, layer.norm)], between, 2 * hidden, slices_gradient=True)
+        states = column_linear(graph, "mtp.projection", pair, shape.linear(hidden // shape.tp, 2 * hidden))
+        states = call("gathered", [states], n, hidden) if shape.tp > 1 else states
+        states = call("scattered", [states], between, hidden) if shape.sp else states
+        for part, read in _parts(layer).items():
+            if read is not None:
+                states = _residual(graph, states, layer, shape, part=part, hidden=hidden)
+        states = normed("mtp.final_norm", states, layer.norm)
+        if recomputed:
+            graph.checkpoint(start, outputs_alive=True)
+        found.append(states)
+    if shape.fp8:
+        _save_inputs_in_fp8(graph)
+    out = call("states that are handed on", [x], between, hidden)
+    for place, states in enumerate([call("states of its own", [states], between, hidden) for states in found]):
+        logits = _projection(graph, f"mtp.{place}", states, shape.linear(sizes.vocab, hidden), sizes.cross_entropy == "te")
+        loss = _cross_entropy(graph, f"mtp.{place}", logits, shape, sizes)
+        graph.hold(logits)
+        out = call("states with a loss", [out, loss], between, hidden, passes_gradient=True)
+    out.tensor = boundary
+    graph.returns(out)
     return graph
 
 

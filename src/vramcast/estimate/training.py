@@ -217,7 +217,8 @@ def _recipe(job: Job) -> Iterator[str]:
 
 def _unpredicted(job: Job) -> Iterator[str]:
     """Modules that Megatron trains beside the decoder where `--mtp-num-layers` says so."""
-    if job.engine == "megatron" and (count := len(job.model.mtp_layers)):
+    counted = int(job.engine_options.get("mtp_layers") or 0)
+    if job.engine == "megatron" and not counted and (count := len(job.model.mtp_layers)):
         yield (
             Note(
                 "multi-token prediction: with --mtp-num-layers {} Megatron trains {} more layers and losses of {}, "

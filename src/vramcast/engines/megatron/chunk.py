@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.megatron_layer import HeadSizes, embedding_graph, head_graph, layer_graph
+from vramcast.blocks.megatron_layer import HeadSizes, embedding_graph, head_graph, layer_graph, prediction_graph
 from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Head, Layer, Norm, Noun, Run, Stack
@@ -141,7 +141,8 @@ class ChunkBuilder:
         forward: list[Node] = []
         backward: list[Node] = []
         head = [(1, self.head())] if chunk.head else []
-        pieces = [*([(1, self.embedding(), 0)] if chunk.embedding else []), *self._layers(chunk)]
+        pieces = [*([(1, self.embedding(), 0)] if chunk.embedding else []), *self._layers(chunk),
+                  *([(1, self.predictions(), 0)] if chunk.head and self.context.predictions else [])]
         if self.encoder is not None:
             forward += self.encoder.forward
         passes = [self._passes(count, lowered, elements) for count, lowered, elements in pieces]
@@ -196,11 +197,22 @@ class ChunkBuilder:
         )
         return lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)
 
+    def predictions(self) -> Lowered:
+        """Programs of the modules that predict further tokens."""
+        graph = prediction_graph(self.context.predictions, self.shape, self._head_sizes(), boundary=self.hidden,
+                                 recomputed=self.context.job.plan.recompute is Recompute.FULL)
+        return lower(graph, weight_gradients=self.policy, gradient=self.gradient)
+
     def head(self) -> Lowered:
         """Programs of final norm, output projection and loss."""
+        graph = head_graph(self.shape, self._head_sizes(), boundary=self.hidden)
+        lowered = lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)
+        return _with_loss_gradient(graph, lowered)
+
+    def _head_sizes(self) -> HeadSizes:
         model, context = self.context.model, self.context
         labels = model.head is Head.CLASSIFIER
-        sizes = HeadSizes(
+        return HeadSizes(
             hidden=model.hidden,
             vocab=model.num_labels if labels else context.layout.local_vocab(model.vocab),
             cross_entropy="unfused" if labels else context.options.cross_entropy,
@@ -208,9 +220,6 @@ class ChunkBuilder:
             dense=model.head is Head.MLM,
             softcap=model.logits_softcap,
         )
-        graph = head_graph(self.shape, sizes, boundary=self.hidden)
-        lowered = lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)
-        return _with_loss_gradient(graph, lowered)
 
     def _layers(self, chunk: Chunk) -> list[tuple[int, Lowered, int]]:
         plan = self.context.job.plan

@@ -22,7 +22,7 @@ from vramcast.blocks.megatron_layer import owns_norm
 from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
-from vramcast.domain.model import MLP, Attention, Layer, Model, MoE, MultiLatentAttention, Noun, Stack
+from vramcast.domain.model import MLP, Attention, Head, Layer, Model, MoE, MultiLatentAttention, Noun, Stack
 from vramcast.engines.megatron.weights import Widths, check_adapters, lora_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.parallel.layout import Layout, uneven
@@ -132,6 +132,7 @@ class Options(Noun, frozen=True):
     overlap_moe_comm: bool = False
     binary_head: bool = True  # BERT's sentence-order head
     defer_embedding_wgrad: Count = 0  # micro-batches whose embedding weight gradient is deferred
+    mtp_layers: Count = 0  # modules that predict further tokens: mtp-num-layers
     cp_a2a: bool = False
     param_layout: bool = True  # whole matrices of Muon lie in buffers; else ranks send each other lists of tensors
     adapters: Literal["megatron-bridge", "mcore-bridge"] = "megatron-bridge"  # whose LoRA stands beside frozen linears
@@ -217,6 +218,9 @@ def _check(job: Job, options: Options) -> None:
         )
     if plan.peft is not None:
         check_adapters(job, options.fsdp)
+    if options.mtp_layers and (job.model.head is not Head.LM or plan.shards is Shards.EVERYTHING or options.fsdp):
+        raise Unsupported("multi-token prediction is modelled for Megatron's language models without its FSDP; leave "
+                          "mtp_layers out")
     if plan.offload_parameters != "none":
         raise Unsupported("megatron keeps its weights on the GPU; use engine deepspeed to offload parameters")
     if plan.offload_optimizer != "none" and plan.shards is Shards.NOTHING:
@@ -337,6 +341,12 @@ class Context:
             if not divides_positions(length, tp=plan.tp, cp=plan.cp, sequence_parallel=self.sp):
                 divisor = lcm(2 * plan.cp if plan.cp > 1 else 1, plan.cp * (plan.tp if self.sp else 1))
                 raise uneven("megatron", plan, f"{name}={length}", length, divisor)
+
+    @cached_property
+    def predictions(self) -> tuple[Layer, ...]:
+        """A layer of each module that predicts further tokens; of a network that has none it is as the last one."""
+        known = self.model.mtp_layers or self.model.main.layers[-1:]
+        return tuple(known[min(place, len(known) - 1)] for place in range(self.options.mtp_layers))
 
     @property
     def sp(self) -> bool:

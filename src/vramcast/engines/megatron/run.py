@@ -25,6 +25,7 @@ from vramcast.engines.megatron.weights import (
     head_weights,
     layer_weights,
     owned_weights,
+    prediction_weights,
     tower_weights,
 )
 from vramcast.errors import InvalidSpec, Note
@@ -308,6 +309,8 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
                     )
         for run in chunk.runs:
             found += layer_weights(run.layer, hidden=model.hidden, layout=layout, owner="layers", count=run.count)
+        if chunk.head and context.predictions:
+            found += prediction_weights(model, context.predictions, layout, copied=not chunk.embedding)
         if chunk.head:
             found += owned_weights(head_weights(model, copied=not chunk.embedding), layout=layout, owner="head")
     return found
@@ -323,10 +326,14 @@ def adapter_weights(context: Context, builder: ChunkBuilder, chunks: list[Chunk]
     ends = [*(embedding_weights(model) if any(chunk.embedding for chunk in chunks) else ()),
             *(head_weights(model, copied=False) if any(chunk.head for chunk in chunks) else ())]
     whole = [parameter for parameter in ends if parameter.path in chosen]
+    predicting = context.predictions if any(chunk.head for chunk in chunks) else ()
+    for layer in predicting:
+        builder.layer(layer, recomputed=False)
+    layers = [*((run.count, run.layer) for chunk in chunks for run in chunk.runs), *((1, layer) for layer in predicting)]
     return [*owned_weights(whole, layout=layout, owner="trained copy"), *(
-        Weight("layers", weight.name.removesuffix(".weight gradient"), weight.num_bytes // context.element, run.count,
+        Weight("layers", weight.name.removesuffix(".weight gradient"), weight.num_bytes // context.element, count,
                expert=weight.name.startswith("experts."))
-        for chunk in chunks for run in chunk.runs for weight in builder.weight_gradients[run.layer]
+        for count, layer in layers for weight in builder.weight_gradients[layer]
     )]
 
 

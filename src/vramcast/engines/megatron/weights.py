@@ -24,7 +24,13 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.layer import layer_parameters
-from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, named_parameters, stack_parameters
+from vramcast.blocks.parameters.model import (
+    embedding_parameters,
+    head_parameters,
+    mtp_parameters,
+    named_parameters,
+    stack_parameters,
+)
 from vramcast.blocks.parameters.targets import matrices, parts_of
 from vramcast.domain.job import Job, Peft, Precision
 from vramcast.domain.model import Attention, Layer, Model, MoE, Parameter, Split
@@ -105,6 +111,22 @@ def head_weights(model: Model, *, copied: bool) -> tuple[Parameter, ...]:
         found.append(Parameter(path="head.output, tied copy", shape=shape, split=Split.VOCAB, kind="embedding"))
     return tuple(found)
 
+
+def prediction_weights(model: Model, layers: tuple[Layer, ...], layout: Layout, *, copied: bool) -> list[Weight]:
+    """Of modules that predict further tokens: their layers, and around them two norms, a product divided by rows and
+    another norm; an untied embedding that lives on another stage is copied beside them."""
+    found: list[Weight] = []
+    for parameters, layer in zip(mtp_parameters(replace(model, mtp_layers=layers)), layers, strict=True):
+        around = [replace(one, split=Split.COLUMN) if one.path == "mtp.projection" else one for one in parameters
+                  if one.path.startswith(AROUND)]
+        found += owned_weights(around, layout=layout, owner="mtp")
+        found += layer_weights(layer, hidden=model.hidden, layout=layout, owner="mtp", count=1)
+    if copied and not model.tied:
+        found += owned_weights(embedding_parameters(model), layout=layout, owner="copied for mtp")
+    return found
+
+
+AROUND: Final = ("mtp.embedding_norm", "mtp.hidden_norm", "mtp.projection", "mtp.final_norm")
 
 QUERIES: Final = ("attention.q", "attention.k", "attention.v")
 

@@ -163,7 +163,7 @@ def read(config: Config) -> Reading:
     objective = STAGES[stage] if stage else task or ("pretrain" if kind == "pt" else "sft")
     compared = stage not in (None, "grpo")
     options = together(inner.options, {"objective": objective}, _sizes(values, inner.options, texts, compared),
-                       _adapters(values))
+                       _adapters(values), _predictions(values))
     whole = "all-linear" in listed(values.get("target_modules") or "all-linear")
     options |= frozen_parts(values) if whole else frozen(values, options)
     left = (*(one for one in asked if one.why is BEHIND), *learning_towers(values, options),
@@ -212,6 +212,14 @@ def _task(values: Watched) -> tuple[str, int, tuple[str, ...]]:
     if given not in TASKS:
         values.cannot("task_type", "{} is not modelled for megatron", shown(given), option="objective")
     return TASKS.get(given, ""), *texts_of(str(given), {})
+
+
+def _predictions(values: Watched) -> dict[str, Any]:
+    """Modules that predict further tokens, each with weights of its own."""
+    values.must_be_off("mtp_shared_weights", "modules that share their weights are not modelled")
+    values.ignore("mtp_decoder_input_detach")
+    count = values.count("mtp_num_layers")
+    return {"engine-option": (f"mtp_layers={count}",)} if count else {}
 
 
 def _meant(table: dict[str, Any]) -> dict[str, Any]:
