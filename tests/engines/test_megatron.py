@@ -189,3 +189,15 @@ def test_a_decoder_behind_a_tower_has_megatrons_names() -> None:
     found = of_megatron("qwen3.5-35b-a3b", recompute="none", peft="lora", **{"lora-targets": "linear_fc1,in_proj"})
     assert found.plan.peft is not None
     assert {"moe.experts.gate_up", "linear_attention.gate"} <= set(found.plan.peft.targets)
+
+
+def test_modules_that_predict_tokens_are_on_the_last_stage_with_a_loss_of_their_own() -> None:
+    """A layer as the others, two norms before it, a product of twice the width, and a norm behind it."""
+    jobs = [of_megatron("qwen3-4b", pp=2, recompute="none", **{"engine-option": f"mtp_layers={count}", "seq-len": 1024})
+            for count in (0, 2)]
+    (_, last), (_, more) = (ranks(job) for job in jobs)
+    loaded = [extent(role.phases[Phase.LOAD]).net for role in (last, more)]
+    layer = 2560 * (2 * 4096 + 2 * 1024 + 3 * 9728) + 2 * 2560 + 2 * 128
+    module = layer + 2 * 2560 * 2560 + 3 * 2560
+    assert loaded[1] - loaded[0] == pytest.approx(2 * module * (2 + 4 + 4 / 2), rel=0.001)  # fp32 weights on two ranks
+    assert peak(jobs[1]) - peak(jobs[0]) > loaded[1] - loaded[0] + 2 * 1024 * 151_936 * 4  # softmax of each loss

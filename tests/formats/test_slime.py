@@ -71,7 +71,7 @@ def test_an_engine_has_cards_of_its_own_and_works_ahead_where_the_program_lets_i
 
 @pytest.mark.parametrize("more", [
     "--loss-type sft_loss", "--use-opd", "--sglang-ep-size 3", "--release-train",
-    "--recompute-granularity selective", "--enable-mtp-training", "--update-weight-transport disk", "--no-such-name 3",
+    "--recompute-granularity selective", "--update-weight-transport disk", "--no-such-name 3",
     "--global-batch-size 100", "--num-steps-per-rollout 4", "--sglang-speculative-algorithm EAGLE",
 ])
 def test_what_is_not_modelled_is_refused_by_its_name(more: str) -> None:

@@ -220,8 +220,9 @@ def prediction_graph(layers: tuple[Layer, ...], shape: Shape, sizes: HeadSizes, 
     def normed(name: str, x: Value, kind: Norm) -> Value:
         return norm(graph, name, x, rows=between, width=hidden, element=e, statistics=2 if kind is Norm.LAYER else 1)
 
-    def call(name: str, x: list[Value], *factors: int, **more: bool) -> Value:
-        return graph.call(f"mtp.{name}", x, [activation(graph, f"mtp.{name}", *factors, e)], **more)
+    def call(name: str, x: list[Value], *factors: int, slices: bool = False, passes: bool = False) -> Value:
+        return graph.call(f"mtp.{name}", x, [activation(graph, f"mtp.{name}", *factors, e)], slices_gradient=slices,
+                          passes_gradient=passes)
 
     states, found = x, list[Value]()
     for layer in layers:
@@ -231,7 +232,7 @@ def prediction_graph(layers: tuple[Layer, ...], shape: Shape, sizes: HeadSizes, 
         tokens = call("local sequence", [tokens], between, hidden) if shape.sp else tokens
         start = len(graph.operators)
         pair = call("joined", [normed("mtp.embedding_norm", tokens, layer.norm),
-                               normed("mtp.hidden_norm", states, layer.norm)], between, 2 * hidden, slices_gradient=True)
+                               normed("mtp.hidden_norm", states, layer.norm)], between, 2 * hidden, slices=True)
         states = column_linear(graph, "mtp.projection", pair, shape.linear(hidden // shape.tp, 2 * hidden))
         states = call("gathered", [states], n, hidden) if shape.tp > 1 else states
         states = call("scattered", [states], between, hidden) if shape.sp else states
@@ -246,10 +247,11 @@ def prediction_graph(layers: tuple[Layer, ...], shape: Shape, sizes: HeadSizes, 
         _save_inputs_in_fp8(graph)
     out = call("states that are handed on", [x], between, hidden)
     for place, states in enumerate([call("states of its own", [states], between, hidden) for states in found]):
-        logits = _projection(graph, f"mtp.{place}", states, shape.linear(sizes.vocab, hidden), sizes.cross_entropy == "te")
+        head, fused = shape.linear(sizes.vocab, hidden), sizes.cross_entropy == "te"
+        logits = _projection(graph, f"mtp.{place}", states, head, fused)
         loss = _cross_entropy(graph, f"mtp.{place}", logits, shape, sizes)
         graph.hold(logits)
-        out = call("states with a loss", [out, loss], between, hidden, passes_gradient=True)
+        out = call("states with a loss", [out, loss], between, hidden, passes=True)
     out.tensor = boundary
     graph.returns(out)
     return graph

@@ -54,14 +54,14 @@ NOT_OF_OPENRLHF: Final = (
 
 TRAINER_SAYS: Final = {
     "deepspeed": ("overlap_comm", "grad_accum_dtype"), "megatron":
-    ("accumulate_in_fp32", "precision_aware", "steps_on_host"), "pytorch": ("steps_on_host",),
+    ("accumulate_in_fp32", "precision_aware", "steps_on_host", "mtp"), "pytorch": ("steps_on_host",),
 }
 """Engine of the trainer -> what `--trainer-option` says of it."""
 
 OF_SWIFT: Final = ("trainer-sleep", "trainer-leaves", "sleep-level", "handover-parts")
 """What ms-swift leaves to be asked, and TRL does not."""
 
-SWIFT_ON_MEGATRON: Final = (*OF_SWIFT, "trainer-option", "freeze", "lora-dropout", "modules-to-save")
+SWIFT_ON_MEGATRON: Final = (*OF_SWIFT, "trainer-option", "lora-dropout", "modules-to-save")
 """What its trainer on Megatron leaves to be asked, too."""
 
 TRL_OF_SWIFT: Final[Version] = (0, 29)
@@ -168,6 +168,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         )
     of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
     of_others |= dict.fromkeys(OF_SWIFT[1:], "ms-swift")
+    if engine == "megatron":  # whose towers may be frozen
+        del of_others["freeze"]
     if framework == "ms-swift":
         of_others = {name: whose for name, whose in of_others.items() if name not in SWIFT_ON_MEGATRON}
     options = engine_options(values.get("trainer-option", ()))

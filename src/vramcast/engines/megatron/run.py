@@ -329,7 +329,8 @@ def adapter_weights(context: Context, builder: ChunkBuilder, chunks: list[Chunk]
     predicting = context.predictions if any(chunk.head for chunk in chunks) else ()
     for layer in predicting:
         builder.layer(layer, recomputed=False)
-    layers = [*((run.count, run.layer) for chunk in chunks for run in chunk.runs), *((1, layer) for layer in predicting)]
+    layers = [(run.count, run.layer) for chunk in chunks for run in chunk.runs]
+    layers += [(1, layer) for layer in predicting]
     return [*owned_weights(whole, layout=layout, owner="trained copy"), *(
         Weight("layers", weight.name.removesuffix(".weight gradient"), weight.num_bytes // context.element, count,
                expert=weight.name.startswith("experts."))

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import Job, Phase, RankProgram, Recompute, Shards, Workload
-from vramcast.domain.model import scorer
+from vramcast.domain.model import LinearAttention, scorer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
 from vramcast.engines.megatron import ranks
 from vramcast.engines.post_training.batches import Batches, batches, trainer_cluster
 from vramcast.engines.post_training.networks import ON_HOST, Network
 from vramcast.engines.post_training.releases import is_swift_on_megatron, release_of
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import MIB, ceil_div
 
 LOGIT_BYTES = 12
@@ -68,10 +68,27 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
         cluster=trainer_cluster(job),
         engine="megatron",
         engine_options={
-            **OWN.get(job.framework, {}),
-            **{name: value for name, value in job.trainer_options.items() if name not in (ON_HOST, "cross_entropy")},
+            **OWN.get(job.framework, {}), **_predictions(job),
+            **{name: value for name, value in job.trainer_options.items() if name not in NOT_OF_MEGATRON},
         },
     )
+
+
+NOT_OF_MEGATRON: Final = (ON_HOST, "cross_entropy", "mtp")
+"""What is said of a trainer that is none of Megatron's own arguments, or is the framework's."""
+
+
+def _predictions(job: PostTrainingJob) -> dict[str, int]:
+    """Modules that predict further tokens, as many as the network has, where they learn beside it [verl models/mcore/
+    config_converter.py; slime backends/megatron_utils/model.py `enable_mtp_training`].
+
+    Raises: InvalidSpec for a network that has none
+    """
+    if not job.trainer_options.get("mtp"):
+        return {}
+    if not (count := len(job.model.mtp_layers)):
+        raise InvalidSpec("{} has no modules that predict further tokens; leave out mtp", job.model.name)
+    return {"mtp_layers": count}
 
 
 def steps_on_host(job: PostTrainingJob) -> bool:
@@ -84,6 +101,9 @@ def _fullest(job: PostTrainingJob, found: Batches) -> RankProgram:
     if job.plan.peft is not None and not is_swift_on_megatron(job):
         raise Unsupported("adapters under Megatron are modelled for post-training with ms-swift alone; leave out "
                           "--peft")
+    if job.framework == "slime" and any(isinstance(layer.mixer, LinearAttention) for layer in job.model.main.layers):
+        raise Unsupported("{}: slime's linear attention is transformers', whole on every rank, which is not modelled "
+                          "under Megatron", job.model.name)
     made = train_job(job, found)
     return max(ranks(made), key=lambda role: extent((*role.phases[Phase.LOAD], *role.phases[Phase.FIRST_STEP])).peak)
 

@@ -59,6 +59,10 @@ SHARDED: Final = (
     Row("alloc_conf", f"{DTENSOR}env_vars.PYTORCH_CUDA_ALLOC_CONF", ""),
 )
 
+FREEZES: Final = f"{MEGATRON}freeze_config."
+FROZEN: Final = {"freeze_vision_model": "towers", "freeze_vision_projection": "projectors"}
+"""Switch -> parts that do not learn."""
+
 WIDTHS: Final = {
     "accumulate_in_fp32": "distributed_data_parallel_config.grad_reduce_in_fp32",
     "precision_aware": "optimizer.use_precision_aware_optimizer",
@@ -237,7 +241,9 @@ def _of_megatron(values: Watched) -> dict[str, Any]:
     """Widths of gradients and of fp32 weights, where a recipe says them."""
     said = {option: values.flag(f"{MEGATRON}{name}") for option, name in WIDTHS.items()}
     words = tuple(f"{option}={str(flag).lower()}" for option, flag in said.items() if flag is not None)
-    return {"trainer-option": words} if words else {}
+    values.must_be_off(f"{FREEZES}freeze_language_model", "leaves towers alone to learn, which is not modelled")
+    still = tuple(part for name, part in FROZEN.items() if values.flag(f"{FREEZES}{name}"))
+    return ({"trainer-option": words} if words else {}) | ({"freeze": ",".join(still)} if still else {})
 
 
 def _of_dtensor(values: Watched, ranks: int) -> dict[str, Any]:
@@ -267,6 +273,7 @@ def _of_engine(values: Watched) -> Passed:
     arguments that are passed on to it."""
     experts, tp = values.count(f"{VLLM}expert_parallel_size") or 1, values.count(f"{VLLM}tensor_parallel_size") or 1
     found: dict[str, Any] = {"rollout-expert-parallel": True} if experts > 1 else {}
+    values.get(f"{VLLM}enable_expert_parallel")  # which NeMo-RL does not read
     if experts > tp and experts % tp == 0:
         found["rollout-dp"] = experts // tp
     elif experts not in (1, tp):

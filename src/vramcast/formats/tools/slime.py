@@ -110,6 +110,8 @@ def reading(given: Mapping[str, Any], *, ahead: object = False, undecided: Mappi
     values.get("offload")
     if values.flag("use_precision_aware_optimizer") and options.get("offload-optimizer", "none") == "none":
         options["trainer-option"] = ("precision_aware=true",)
+    if values.flag("enable_mtp_training"):
+        options["trainer-option"] = (*options.get("trainer-option", ()), "mtp=true")
     if (values.count("over_sampling_batch_size") or 0) > int(options.get("prompts", 0)):
         notes.append("prompts that are generated and filtered out again are not timed")
     buffer = values.count("update_weight_buffer_size")

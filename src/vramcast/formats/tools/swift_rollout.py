@@ -118,8 +118,8 @@ def _lengths(values: Watched, said: Mapping[str, Any]) -> tuple[dict[str, Any], 
     context, notes = said.get("context"), list[str]()
     if values.get("multi_turn_scheduler") and values.get("completion_length_limit_scope") != "total":
         if context is None or prompt is None or context <= prompt:
-            values.cannot("multi_turn_scheduler", "answers in turns of max_completion_length tokens each; "
-                          "--response-len says how many come together", option="response-len")
+            values.cannot("multi_turn_scheduler", "answers in turns of max_completion_length tokens each; --{} says "
+                          "how many come together", "response-len", option="response-len")
         else:
             answer = context - prompt
             notes.append("turns are taken to fill what vllm_max_model_len leaves of a sequence")

@@ -139,7 +139,6 @@ REFUSED: Final = {
     "model.enable_activation_offload": NOT_MODELLED,
     "model.tiled_mlp.enabled": NOT_MODELLED,
     "model.use_liger": NOT_MODELLED,
-    "model.mtp.enable": "layers that predict several tokens are not modelled for post-training",
     "actor.calculate_sum_pi_squared": NOT_MODELLED,
     "actor.use_prefix_grouper": "prompts that answers share in one pass are not modelled",
     f"{TRANSFORMER}account_for_embedding_in_pipeline_split": NOT_MODELLED,
@@ -335,7 +334,32 @@ def _of_megatron(values: Watched) -> dict[str, Any]:
     granularity = values.one_of(f"{TRANSFORMER}recompute_granularity", {"full": "full", "selective": "selective"},
                                 option="recompute")
     padded = values.flag(f"{MEGATRON}use_remove_padding") is False
-    return {"engine": "megatron", "recompute": granularity or "none", "padded": padded, **_of_optimizer(values)}
+    found = {"engine": "megatron", "recompute": granularity or "none", "padded": padded, **_of_optimizer(values)}
+    return found | _predictions(values, found.get("trainer-option", ()))
+
+
+PREDICTED: Final = "model.mtp."
+
+PROPOSED: Final = {"vllm": ("num_speculative_tokens", 1), "sglang": ("speculative_num_draft_tokens", 4)}
+"""Engine -> name and default of how many tokens its drafts have [config/model/hf_model.yaml `mtp`]."""
+
+
+def _predictions(values: Watched, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Modules that predict further tokens: they learn beside the network, and propose tokens to the engine."""
+    flags = {name: values.flag(f"{PREDICTED}{name}") for name in ("enable", "enable_train", "enable_rollout")}
+    for name in [name for name in values if name.startswith(PREDICTED)]:
+        values.get(name)
+    if not flags["enable"]:
+        return {}
+    if not flags["enable_train"]:
+        values.cannot(f"{PREDICTED}enable_train", "is off: modules that are loaded and compute nothing are not "
+                      "modelled")
+    found: dict[str, Any] = {"trainer-option": (*pairs, "mtp=true")}
+    if flags["enable_rollout"]:
+        engine = str(values.get("rollout.name", "vllm")).partition("_")[0]
+        name, usual = PROPOSED.get(engine, PROPOSED["vllm"])
+        found |= {"rollout-draft": "mtp", "rollout-draft-tokens": values.count(f"{PREDICTED}{name}") or usual}
+    return found
 
 
 def _of_optimizer(values: Watched) -> dict[str, Any]:
@@ -419,6 +443,8 @@ def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> N
         values.get(name)
     if values.get("model.lora_rank"):  # the reference is the network without its adapter
         values.pop("ref.fsdp_config.model_dtype", None)
+    if not megatron:
+        values.must_be_off(f"{PREDICTED}enable", "modules that predict further tokens are modelled under Megatron")
     for name, why in (REFUSED if megatron else REFUSED | OF_MCORE).items():
         values.must_be_off(name, why)
     if values.get("trainer.device", "cuda") != "cuda":
