@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from truth.rows.serving.common import cluster_of, version_of
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.catalogue.gpus import parse_gpus
@@ -27,7 +29,7 @@ from vramcast.errors import VramcastError
 from vramcast.estimate.speed import timed
 from vramcast.question.serving import parse_engine
 from vramcast.states.storage import format_for, format_of, token_bytes
-from vramcast.units import GIB
+from vramcast.units import GIB, ceil_div
 
 PUBLISHED: Final = Path(__file__).resolve().parents[1] / "truth" / "speeds.csv"
 
@@ -43,10 +45,10 @@ QUANTS: Final = {
 """`quant_dtype` of a row -> storage format."""
 
 FULL_LOAD_FRACTION: Final = 0.9
-"""Share of the card that weights and cache fill at full load [trtllm-bench's default]."""
+"""Share of what weights leave free that the cache fills at full load [trtllm-bench's default]."""
 
-LARGEST_BATCH: Final = 2048
-"""Sequences in flight at full load [trtllm-bench's default max_batch_size]."""
+LARGEST_BATCH: Final = 4096
+"""Sequences in flight at full load [NVIDIA/TensorRT-LLM tensorrt_llm/bench/build/tuning.py `finetune_setting`]."""
 
 
 class Case(NamedTuple):
@@ -90,9 +92,10 @@ def job_of(row: dict[str, str], *, batch: int) -> ServeJob:
     )
 
 
-def speed_of(row: dict[str, str], batch: int | None = None) -> Speed:
+def speed_of(row: dict[str, str], batch: int | None = None, most: int | None = None) -> Speed:
     """The speed of a row's plan."""
-    found = timed(job_of(row, batch=batch or int(row["batch"])))
+    job = job_of(row, batch=batch or int(row["batch"]))
+    found = timed(replace(job, plan=replace(job.plan, max_sequences=most)))
     if found.speed is None:
         raise ValueError(found.assumptions)
     return found.speed
@@ -103,9 +106,9 @@ def _step_s(speed: Speed) -> float:
     return speed.step_s
 
 
-def _batch_s(row: dict[str, str], batch: int) -> float:
+def _batch_s(row: dict[str, str], batch: int, most: int | None = None) -> float:
     """All prompts one after the other, then all answers together [s]."""
-    speed = speed_of(row, batch)
+    speed = speed_of(row, batch, most)
     return batch * speed.prompt_tokens / speed.prefill_tokens_per_s + int(row["output_len"]) * _step_s(speed)
 
 
@@ -121,12 +124,18 @@ def _full_load(row: dict[str, str]) -> float:
         )
         for owned in named_parameters(model)
     )
-    free = FULL_LOAD_FRACTION * plan.tp * (job.cluster.gpu.visible_bytes - 2 * GIB) - weights
+    free = FULL_LOAD_FRACTION * (plan.tp * (job.cluster.gpu.visible_bytes - 2 * GIB) - weights)
     per_token = plan.tp * sum(
         run.count * token_bytes(run.layer.mixer, tp=plan.tp, k_dtype="fp8") for run in model.main.runs
     )
     batch = max(1, min(LARGEST_BATCH, int(free / (per_token * job.context))))
-    return batch * int(row["output_len"]) / _batch_s(row, batch)
+    return batch * int(row["output_len"]) / _batch_s(row, batch, most=_most(batch))
+
+
+def _most(batch: int) -> int:
+    """Sequences that trtllm-bench lets run, for which there is a graph [finetune_setting]."""
+    step = 32 if batch < 256 else 128 if batch < 1024 else 256
+    return max(64, step * ceil_div(batch, step))
 
 
 QUANTITIES: Final[dict[str, Callable[[dict[str, str]], float]]] = {

@@ -23,7 +23,8 @@ def within(cases: Iterable[Case], prefix: str) -> list[float]:
 
 def test_published_speeds_of_current_engines_are_met() -> None:
     cases = list(published("tensorrt-llm@1.0", "vllm@0.6"))
-    for prefix, median in (("tensorrt-llm@1.0 h100", 0.12), ("tensorrt-llm@1.0 h200", 0.12), ("vllm@0.6", 0.12)):
+    for prefix, median in (("tensorrt-llm@1.0 h100", 0.12), ("tensorrt-llm@1.0 h200", 0.12),
+                           ("tensorrt-llm@1.0 b200", 0.12), ("vllm@0.6", 0.12)):
         errors = within(cases, prefix)
         assert errors, f"{PUBLISHED} holds no {prefix}"
         assert statistics.median(errors) < median
@@ -41,7 +42,15 @@ def test_query_heads_that_share_a_cache_read_it_once_since_the_release_that_lets
 
 def test_answers_that_nobody_reads_token_by_token_cost_tensorrt_llm_no_sending() -> None:
     run = execution_of("tensorrt-llm", (1, 0), arch="Hopper")
-    assert run is not None and run.sent_s > 0 and run.sequence_s == 0
+    assert run is not None and run.sent_s > 0
+
+
+def test_experts_by_the_library_of_tensorrt_llm_take_less_than_by_cutlass_which_it_takes_unasked() -> None:
+    unasked, cutlass, own = (
+        step_s("qwen3-30b-a3b", "tensorrt-llm@1.1", gpus="b200", concurrency=64, weights="nvfp4", engine_option=option)
+        for option in ((), ("moe-backend=CUTLASS",), ("moe-backend=TRTLLM",))
+    )
+    assert unasked == cutlass > 1.2 * own
 
 
 def test_experts_without_a_token_are_launched_until_the_release_that_leaves_them_out() -> None:
@@ -72,7 +81,7 @@ def test_vllm_schedules_while_the_card_computes_since_the_release_that_does() ->
 def test_tensorrt_llm_works_on_the_host_while_the_card_computes_since_the_release_that_does() -> None:
     before, after = (execution_of("tensorrt-llm", version, arch="Blackwell") for version in ((1, 0), (1, 1)))
     assert before is not None and after is not None
-    assert before.taken_s(0.01, 0.0, 1) == 0.01 + before.step_s
+    assert before.taken_s(0.01, 0.0, 0) == 0.01 + before.step_s
     assert after.taken_s(0.01, 0.0, 1) == 0.01
 
 

@@ -70,6 +70,7 @@ def test_a_curve_lies_in_one_half() -> None:
 
 @pytest.mark.parametrize(("changes", "expected"), [
     ({"measured": "2025-11-02", "concurrency": 512, "parallel": degrees(8, 1, 8, 1)}, ("fp8", 1600, {
+        "moe-backend": "CUTLASS",
         "attention-dp-timeout-iters": 60,  # the script let ranks attend apart, which the row does not say
     })),
     ({"engine": "sglang"}, ("fp8", 16384, {"scheduler-recv-interval": 30})),

@@ -177,8 +177,11 @@ def _trtllm(kind: str, row: Row) -> Started:
             held = {"batch-wait-timeout-iters": 40, "batch-wait-max-tokens-ratio": 0.8}
     if kind == "70b" and asked == (1024, 1024) and row["parallel"]["tp_size"] < 8:
         held = {"batch-wait-timeout-iters": 20, "batch-wait-max-tokens-ratio": 0.9}
-    if kind == "dsr1" and (row["parallel"]["attention_dp_size"] > 1 if apart is None else apart):
+    attends_apart = row["parallel"]["attention_dp_size"] > 1 if apart is None else apart
+    if kind == "dsr1" and attends_apart:
         held = {"attention-dp-timeout-iters": 60}
+    if kind == "dsr1" and row.get("precision") == "fp4":
+        held["moe-backend"] = "CUTLASS" if attends_apart else "TRTLLM"
     kv_dtype = "auto" if kind == "gptoss" and row["system"] == "h200_sxm" else "fp8"
     fraction = {"dsr1": 0.75 if row["system"] == "h200_sxm" else 0.8, "gptoss": 0.85}.get(kind)
     return Started(kv_dtype, tokens, held, apart, experts, fraction)

@@ -54,12 +54,17 @@ OLD_BUILT_BLOCK: Final = 128
 
 HOPPER: Final = 90
 
+EXPERTS_BY: Final = ("AUTO", "CUTLASS", "TRTLLM")
+"""Libraries of the products of experts without buffers of their own. AUTO is CUTLASS but for gpt-oss, of whose format
+one kernel was measured [tensorrt_llm/_torch/model_config.py `resolve_moe_backend`]."""
+
 OPTIONS: Final[dict[str, Known]] = {
     ALLOW_LONG: FLAG,  # TLLM_ALLOW_LONG_MAX_MODEL_LEN
     "attention-dp-timeout-iters": Known(int, least=0, most=1 << 16),  # steps of waiting until every rank has a prompt
     "batch-wait-timeout-iters": Known(int, least=0, most=1 << 16),  # steps that prompts wait for more of them
     "batch-wait-max-tokens-ratio": Known(float, least=0, most=1),  # of max_num_tokens: as many wait no longer
     "max-tokens": Known(int),  # KvCacheConfig.max_tokens
+    "moe-backend": Known(str, choices=EXPERTS_BY, about="experts"),  # MoeConfig.backend
     # KvCacheConfig.max_attention_window as the network has them; else all at full length
     "sliding-windows": Known(bool, about="windows"),
 }
@@ -96,6 +101,11 @@ def settings_of(job: ServeJob) -> Settings:
         windows=bool(options.get("sliding-windows", False)),
         max_tokens=None if limit is None else int(limit),
     )
+
+
+def experts_by(job: ServeJob) -> str:
+    """What the name of a format ends with in tables of measured experts."""
+    return "" if job.engine_options.get("moe-backend") == "TRTLLM" else "-cutlass"
 
 
 def _block(job: ServeJob) -> int:

@@ -28,6 +28,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
         ep=tp * plan.dp if plan.expert_parallel or shares_experts(job) else 1,
         dcp=plan.dcp,
         left_whole=_left_whole(job),
+        experts_by=getattr(import_module(SERVING[job.engine].module), "experts_by", lambda _: "")(job),
     )
 
 

@@ -406,8 +406,12 @@ def _decode(
     share = len(_stages(job, machine.execution)) if machine.execution.pipelined else 1
     drafting = drafting_of(job)
     proposed = drafting.proposed if drafting is not None else 0
-    step = Step(ceil_div(sequences, share), 1, max(1, cached), head_rows=1 + proposed, proposed=proposed)
-    return _through_stages(job, machine, placement, step, replayed=job.plan.graphs and not machine.execution.eager)
+    each, replayed = ceil_div(sequences, share), job.plan.graphs and not machine.execution.eager
+    step = Step(
+        each, 1, max(1, cached), head_rows=1 + proposed, proposed=proposed,
+        computed=machine.execution.computed(each, job.plan.max_sequences or each) if replayed else 0,
+    )
+    return _through_stages(job, machine, placement, step, replayed=replayed)
 
 
 def _through_stages(

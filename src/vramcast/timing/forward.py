@@ -335,7 +335,7 @@ def _product(path: str, members: list[Parameter], layer: Layer, setting: Setting
         sizes = Sizes("experts", (everybody, *degrees), {
             "hidden": moe.latent_width or hidden, "inter": moe.expert.width, "count": moe.num_experts,
             "top_k": moe.top_k,
-        }, stored)
+        }, stored + placement.experts_by)
     elif path == "attention.kv_b" and isinstance(layer.mixer, MultiLatentAttention) and step.decodes:
         mixer = layer.mixer
         heads = ceil_div(mixer.num_heads, placement.tp)
@@ -431,7 +431,7 @@ def _head(model: Model, setting: Setting) -> Iterator[Work]:
     if model.head not in (Head.LM, Head.MLM):
         return
     step, placement = setting.step, setting.placement
-    rows = step.sequences * step.head_rows
+    rows = (step.computed or step.sequences) * step.head_rows
     shape = (ceil_div(model.vocab, placement.tp), model.hidden)
     # of the head's own weight, or of the embedding it is tied to
     own = [parameter for parameter in head_parameters(model) if len(parameter.shape) > 1]

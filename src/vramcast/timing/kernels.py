@@ -136,13 +136,15 @@ class Kernels(Struct, frozen=True):
 
 WEIGHTS: Final[dict[str, tuple[float, str]]] = {
     "bf16": (2.0, "bf16"), "fp16": (2.0, "bf16"), "fp8": (1.0, "fp8"), "fp8-channel": (1.0, "fp8"),
-    "fp8-block": (1.0, "fp8"), "nvfp4": (0.5625, "fp4"), "mxfp4": (0.53125, "bf16"), "int4": (0.53125, "bf16"),
+    "fp8-block": (1.0, "fp8"), "nvfp4": (0.5625, "fp4"), "nvfp4-cutlass": (0.5625, "fp4"), "mxfp4": (0.53125, "bf16"),
+    "int4": (0.53125, "bf16"),
 }
 """Format -> bytes of an element with its scales, and the dtype whose rate its law divides by."""
 
 FAMILIES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("fp8-block", ("fp8-block", "fp8")), ("fp8", ("fp8", "fp8-block")), ("nvfp4", ("nvfp4",)), ("mxfp4", ("mxfp4",)),
-    ("bf16", ("bf16",)), ("fp16", ("bf16",)), ("awq-int4", ("int4",)), ("gptq-int4", ("int4",)), ("int4", ("int4",)),
+    ("fp8-block", ("fp8-block", "fp8")), ("fp8", ("fp8", "fp8-block")),
+    ("nvfp4-cutlass", ("nvfp4-cutlass", "nvfp4")), ("nvfp4", ("nvfp4",)), ("mxfp4", ("mxfp4",)), ("bf16", ("bf16",)),
+    ("fp16", ("bf16",)), ("awq-int4", ("int4",)), ("gptq-int4", ("int4",)), ("int4", ("int4",)),
 )
 """Beginning of a format's name -> tables that its products may be looked up in, the best first."""
 

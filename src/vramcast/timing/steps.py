@@ -112,6 +112,7 @@ class StepCosts:
             work.kernels * count for work, count in self._forward(Step(1, 1, 1)))
         self.linear = Surface(lambda rows, _: self._products(rows), (queries + tokens, 1))
         self.tail = Surface(lambda count, _: self._tail(count), (queries + tokens, 1))
+        self.replayed, self.most = replayed, max(1, sequences // self.share)
         self.generating = Surface(lambda count, _: self._generating(count), (sequences, 1))
         self.attention = Surface(self._attending, (sequences, context))
         self.prompts = Surface(lambda count, before: self._mixing(Step(1, count, before)), (tokens, context))
@@ -119,7 +120,8 @@ class StepCosts:
     def decode(self, sequences: int, context: float) -> float:
         """One token of each, with so many tokens computed on average [s]."""
         each = ceil_div(sequences, self.share)
-        busy = self.generating(each, 0) + self.attention(each, self._reached(context))
+        computed = self.machine.execution.computed(each, self.most) if self.replayed else each
+        busy = self.generating(computed, 0) + self.attention(each, self._reached(context))
         return self.machine.execution.taken_s(busy, self.hosted_decode_s, each)
 
     def mixed(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:

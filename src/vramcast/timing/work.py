@@ -14,6 +14,7 @@ over all experts, those without a token included.
 [xqa] NVIDIA/TensorRT-LLM @138f96d4 (0.6) docs/source/gpt_attention.md "Generation Phase": one thread block a head;
 @b57221b7 "XQA Optimization": on by default
 [sent] tensorrt_llm/_torch/pyexecutor/py_executor.py `_handle_responses`: a response of every step only where it streams
+[graphs] tensorrt_llm/llmapi/llm_args.py `CudaGraphConfig._generate_cuda_graph_batch_sizes` with `enable_padding`
 [mmq] ggml-org/llama.cpp ggml/src/ggml-cuda/mmq.cu: quantised weights times activations in 8 bits.
 """
 
@@ -28,6 +29,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters.targets import JOINED
 from vramcast.domain.model import Parameter
 from vramcast.states.storage import format_for
+from vramcast.units import ceil_div
 
 Version = tuple[int, ...]
 
@@ -56,6 +58,7 @@ class Execution(Struct, frozen=True):
     loops_experts: int = 0  # kernels beside the products in a loop over all experts, for each [experts]
     meets_experts: bool = False  # that loop leaves out experts without a token
     sequence_bytes_per_s: float | None = None  # one sequence's cache is read no faster, however fast the memory
+    graph_sizes: bool = False  # fewer sequences than a graph was captured for are computed as so many [graphs]
     integer_share: float = 1.0  # of the 8-bit rate, with weights that are unpacked on the way [mmq]
     format_kernels: tuple[tuple[str, float], ...] = ()  # format -> kernels of one product with such weights
     format_shares: tuple[tuple[str, float], ...] = ()  # format -> share of the achieved bandwidth at one row
@@ -64,6 +67,20 @@ class Execution(Struct, frozen=True):
         """A step whose kernels take so long on the card, and so long to start; of so many that generate [s]."""
         between_s = self.step_s + sequences * self.sequence_s
         return max(busy_s, hosted_s, between_s) if self.ahead else max(busy_s, hosted_s) + between_s
+
+    def computed(self, sequences: int, most: int) -> int:
+        """Sequences that generate, with those that fill up a graph: multiples of 8 up to 128, then powers of two.
+
+        Args:
+            most: that run at once, for which there is a graph, too
+
+        >>> [Execution(graph_sizes=True).computed(sequences, 384) for sequences in (1, 3, 100, 200, 300)]
+        [1, 4, 104, 256, 384]
+        """
+        if not self.graph_sizes or sequences <= 2:
+            return sequences
+        whole = 8 * ceil_div(sequences, 8) if 4 < sequences <= 128 else 1 << (sequences - 1).bit_length()
+        return max(sequences, min(most, whole))
 
     def kernels_of(self, stored: str) -> float:
         """Kernels of one product with weights of that format."""
@@ -92,6 +109,7 @@ VLLM: Final = Execution(step_s=1.5e-3, front_s=13e-3, text_s=9e-6)
 VLLM_AHEAD: Final = replace(VLLM, step_s=0.8e-3, ahead=True, scheduled_ahead=True)
 TENSORRT: Final = Execution(
     chunks=False, reserves=True, scheduled_ahead=True, launch_s=60e-6, sent_s=8e-6, front_s=2e-3, text_s=2e-6,
+    graph_sizes=True,
 )
 SGLANG: Final = Execution(
     mixed=False, whole_prompt=True, scheduled_ahead=True, launch_s=140e-6, sequence_s=20e-6, front_s=9e-3, text_s=9e-6,
@@ -100,14 +118,17 @@ SGLANG: Final = Execution(
 Forwards of prompts are started operator by operator, from Python, where vLLM compiles them."""
 
 PYTORCH_SINCE: Final[Version] = (1,)
-"""TensorRT-LLM's PyTorch backend is the default."""
+"""TensorRT-LLM's PyTorch backend is the default. What its host does for every sequence between two steps was 8 us in
+runs that stream; 5 of them are left where it sends nothing (80 full loads of H100, H200 and B200 in
+`truth/speeds.csv`)."""
 
 TENSORRT_AHEAD_SINCE: Final[Version] = (1, 1)
 """From then on runs show nothing of the host between two steps, which the overlap scheduler does meanwhile
 [tensorrt_llm/_torch/pyexecutor/py_executor.py `_executor_loop_overlap`]; 285 runs of 1.0.0rc3 show it. Decided on one
 half of the configurations of `benchmarks.serving_times`; on the other, B200 went from 11.0 to 7.7 % between tokens."""
 
-BUILT: Final = replace(TENSORRT, scheduled_ahead=False, launch_s=Execution().launch_s, sent_s=0.0, front_s=10e-3)
+BUILT: Final = replace(
+    TENSORRT, scheduled_ahead=False, graph_sizes=False, launch_s=Execution().launch_s, sent_s=0.0, front_s=10e-3)
 """Engines that TensorRT built, under a runtime in C++."""
 
 SHARED_HEADS_SINCE: Final[Version] = (0, 8)
@@ -131,7 +152,7 @@ EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "sglang": (((0,), SGLANG),),
     "tensorrt-llm": (
         (TENSORRT_AHEAD_SINCE, replace(TENSORRT, ahead=True)),
-        (PYTORCH_SINCE, TENSORRT),
+        (PYTORCH_SINCE, replace(TENSORRT, sequence_s=5e-6, sent_s=3e-6)),
         (SHARED_HEADS_SINCE, BUILT),
         ((0,), replace(BUILT, rereads=0.7)),
     ),
@@ -207,11 +228,12 @@ class Step(Struct, frozen=True):
     cached: int = 0  # of each sequence, before this step
     head_rows: int = 1  # positions of each sequence whose logits are computed
     proposed: int = 0  # tokens of a draft beside each sequence's own, all at once
+    computed: int = 0  # sequences with those that fill up a graph; 0: there are none
 
     @property
     def rows(self) -> int:
         """Rows of every matrix product."""
-        return self.sequences * (self.tokens + self.proposed)
+        return (self.computed or self.sequences) * (self.tokens + self.proposed)
 
     @property
     def decodes(self) -> bool:
@@ -230,6 +252,7 @@ class Placement(Struct, frozen=True):
     ep: int = 1  # ranks over which whole experts are spread
     dcp: int = 1  # ranks over which a sequence's cache is spread
     left_whole: tuple[str, ...] | None = None  # see `states.storage.format_for`
+    experts_by: str = ""  # behind their format, where tables tell one library's products of experts from another's
 
     def stored_as(self, parameter: Parameter) -> str:
         """Key of FORMATS: how a weight is stored."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.rank import shares_experts
 from vramcast.engines.serving.requests import variables_of
-from vramcast.engines.tensorrt_llm import OPTIONS
+from vramcast.engines.tensorrt_llm import EXPERTS_BY, OPTIONS
 from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
@@ -108,9 +108,6 @@ DRAFTS: Final = {
 }
 """`decoding_type` -> kind of a draft; Eagle heads are of EAGLE-3 [args `EagleDecodingConfig`]."""
 
-USUAL_KERNELS: Final = ("AUTO", "CUTLASS", "TRTLLM")
-"""Backends of experts that TensorRT-LLM chooses by itself, by card and format."""
-
 
 BALANCE_STEPS: Final = 50
 """`AttentionDpConfig.timeout_iters` [args]."""
@@ -134,8 +131,10 @@ def _own(values: Watched) -> dict[str, Any]:
     _graphs(values)
     moe = values.section("moe_config")
     kernels = str(moe.get("backend", values.get("moe_backend", "AUTO"))).upper()
-    if kernels not in USUAL_KERNELS:
+    if kernels not in EXPERTS_BY:
         moe.cannot("backend", "{} has buffers of its own, which are not modelled", kernels[:20])
+    elif kernels == "TRTLLM":
+        more.append("moe-backend=TRTLLM")
     for name in ("enable_chunked_prefill", "attn_backend", "attention_backend"):
         if str(values.get(name)).upper() in ("FALSE", "TRTLLM"):
             values.pop(name)
