@@ -1,43 +1,34 @@
 """Recorded steps: peak, blocks, fragmentation, leaks, timelines, capacity and what hostile changes do to them."""
 
+import copy
+import pickle
 import random
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from vramcast.domain.snapshot import Snapshot, Trace
-from vramcast.recordings.replay import replay
-from vramcast.recordings.start import RecordedDevice
-from vramcast.recordings.variants import under
-from vramcast.units import MIB
-from ._record import Process, device_of, run
-from pathlib import Path
-from tests.sources.snapshots.recordings import TRUTH
-from vramcast.domain.snapshot import Action, Trace
-from vramcast.recordings.lives import Category, lives_of
-from vramcast.recordings.replay import Outcome, replay
-from vramcast.sources.snapshots import read_snapshot
-import copy
-import pickle
-from typing import Any, Final
-import vramcast
-from vramcast.errors import VramcastError
-from collections import Counter
-from vramcast.recordings.lives import CATEGORIES
-from vramcast.domain.snapshot import BlockView, SegmentView
-from vramcast.recordings.fragmentation import contiguity, fragmentation
-from vramcast.domain.snapshot import Snapshot
-from vramcast.recordings.lives import lives_of
-from vramcast.recordings.steps import Leaks, leaks_of, steps_of
-from . import _made as made
-from ._made import Run, train
-from ._record import device_of
-from vramcast.recordings.variants import PAGE_BYTES, limit_by_retries
-from ._made import FORWARD, PLAIN, Run
-from vramcast.recordings.examine import Asked, examine
-from ._made import Run
-from vramcast.recordings.variants import Variant, advice
 
+import vramcast
+from tests.sources.snapshots.recordings import TRUTH
+from vramcast.domain.snapshot import Action, BlockView, SegmentView, Snapshot, Trace
+from vramcast.errors import VramcastError
+from vramcast.recordings.examine import Asked, examine
+from vramcast.recordings.fragmentation import contiguity, fragmentation
+from vramcast.recordings.lives import CATEGORIES, Category, lives_of
+from vramcast.recordings.replay import Outcome, replay
+from vramcast.recordings.start import RecordedDevice
+from vramcast.recordings.steps import Leaks, leaks_of, steps_of
+from vramcast.recordings.variants import PAGE_BYTES, Variant, advice, limit_by_retries, under
+from vramcast.sources.snapshots import read_snapshot
+from vramcast.units import MIB
+
+from . import _made as made
+from ._made import FORWARD, PLAIN, Run, train
+from ._record import Process, device_of, run
 
 # Recordings of the simulated allocator replay exactly, from any event on and under any options.
 
@@ -114,13 +105,12 @@ def test_a_table_that_is_newer_than_the_events_is_no_obstacle(seed: int, conf: s
 
 FILES = sorted(TRUTH.glob("*.pickle.gz"))
 
-pytestmark = pytest.mark.skipif(not FILES, reason=f"no snapshots in {TRUTH}")
-
 
 def name(path: Path) -> str:
     return path.name.removesuffix(".pickle.gz")
 
 
+@pytest.mark.skipif(not FILES, reason=f"no snapshots in {TRUTH}")
 @pytest.mark.parametrize("path", FILES, ids=name)
 @pytest.mark.parametrize("part", [0.3, 0.7])
 def test_a_recording_that_begins_later_tells_nothing_else_of_what_was_there_before(path: Path, part: float) -> None:

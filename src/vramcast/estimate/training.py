@@ -146,7 +146,7 @@ if TYPE_CHECKING:
 FAR_BELOW: Final = 0.7
 """Share of the largest live memory of a run's roles below which no role needs most, whatever the allocator adds: of
 3,300 random pipelines of Megatron and torchtitan the role that needs most had at least 0.94 of it, of a small network
-with a large vocabulary (BLOOM 560M on 32 cards of 6 GiB) 0.75 (tests/estimate/test_fullest_role.py draws more)."""
+with a large vocabulary (BLOOM 560M on 32 cards of 6 GiB) 0.75 (tests/estimate/test_plan_properties.py draws more)."""
 
 
 def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> Answer:
