@@ -1,5 +1,6 @@
-"""Reports as files and in notebooks say what their answers say, and nothing in a name is taken for markup."""
+"""Reports as files: Markdown, HTML, and several beside each other."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -9,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 import vramcast
-from tests.report.test_trace_report import ANSWER, FAILED
+from tests.cli.asking import vramcast as compared_vramcast
+from tests.report.test_replay_report import ANSWER, FAILED
 from tests.report.written.pages import Page
 from vramcast.domain.answer import Answer
 from vramcast.domain.failure import Diagnosis
@@ -27,8 +32,13 @@ from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.sentences import TONES, word_of
 from vramcast.report.shown import ShownTrace
 from vramcast.report.written import FORMATS, check_report, report_of
-from vramcast.report.written.markdown import escaped, inline
+from vramcast.report.written.html import html
+from vramcast.report.written.markdown import escaped, inline, markdown
+from vramcast.report.written.parts import Code, Items, Pairs, Report, Section, Sources, Table, Text
+from vramcast.report.written.pictures import printable
 from vramcast.units import format_bytes
+
+# Reports as files and in notebooks say what their answers say, and nothing in a name is taken for markup.
 
 pytest.importorskip("numpy", reason="a search over training plans needs NumPy")
 
@@ -246,3 +256,116 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for command, form, why in (("train", "pdf", "no format 'pdf'"), ("sell", "md", "no command 'sell'")):
         with pytest.raises(InvalidSpec, match=why):
             report_of(command, made("train"), form, "en")
+
+
+# What changed a traced peak, from two answers that `--json` wrote.
+
+MIB = 1 << 20
+
+
+def written(path: Path, widths: dict[str, int], first_line: int, **other: Any) -> str:
+    """An answer whose modules hold so many MiB each, from a line of one file on."""
+    total = sum(widths.values()) * MIB
+    holdings = {
+        "module": [{"name": name, "bytes": size * MIB, "blocks": 1} for name, size in widths.items()],
+        "line": [{"name": f"train.py:{first_line + number} step", "bytes": size * MIB, "blocks": 1}
+                 for number, size in enumerate(widths.values())],
+    }
+    peak = {f"{level}_bytes": total for level in ("allocated", "reserved", "device")}
+    ledger = [{"path": f"weights/{name}", "bytes": size * MIB, "basis": "traced"} for name, size in widths.items()]
+    document = {
+        "schema": 1, "question": {"target": "train.py", "gpu": "t4"}, "fits": True, "verdict": "fits", "peak": peak,
+        "needed_bytes": total, "capacity_bytes": 1000 * MIB, "ranks": [{"role": "all", "ledger": ledger}],
+        "holdings": holdings,
+    }
+    path.write_text(json.dumps(document | other))
+    return str(path)
+
+
+def test_the_module_that_grew_is_named_and_lines_that_only_moved_are_not(tmp_path: Path) -> None:
+    before = written(tmp_path / "a.json", {"0": 10, "2": 20}, 5)
+    after = written(tmp_path / "b.json", {"0": 10, "2": 50}, 9)
+    found = json.loads(compared_vramcast("compare", before, after, "--json").stdout)
+    moved = {"before": 20 * MIB, "after": 50 * MIB}
+    assert found["change_bytes"] == 30 * MIB and found["entries"] == [
+        {"name": "weights/2", **moved}]
+    assert found["modules"] == [{"name": "2", **moved}]
+    assert found["functions"] == [{"name": "train.py step", "before": 30 * MIB, "after": 60 * MIB}]
+    shown = compared_vramcast("compare", before, after, "--lang", "en").stdout
+    assert shown.startswith("30.00 MiB -> 60.00 MiB per GPU (+30.00 MiB, +100.0%); 1000.00 MiB usable: fits")
+
+
+def test_many_layers_that_grew_are_one_row(tmp_path: Path) -> None:
+    layers = [f"layers.{number}.mlp" for number in range(20)]
+    before = written(tmp_path / "a.json", dict.fromkeys(layers, 1), 5)
+    after = written(tmp_path / "b.json", dict.fromkeys(layers, 2), 5)
+    found = json.loads(compared_vramcast("compare", before, after, "--json").stdout)
+    assert found["modules"] == [{"name": "layers.*.mlp", "before": 20 * MIB, "after": 40 * MIB}]
+
+
+@pytest.mark.parametrize(("budget", "code"), [
+    ("59MiB", 1), ("60MiB", 0), ("+29MiB", 1), ("+30MiB", 0), ("+99%", 1), ("5%", 2), ("+x", 2),
+])
+def test_a_budget_is_a_size_or_what_may_be_added(budget: str, code: int, tmp_path: Path) -> None:
+    before, after = written(tmp_path / "a.json", {"0": 30}, 5), written(tmp_path / "b.json", {"0": 60}, 5)
+    assert compared_vramcast("compare", before, after, "--budget", budget).returncode == code
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("[]", "no answer to one plan"), ('{"plans": []}', "no answer to one plan"), ("{", "no answer to one plan"),
+    ("schema", "an answer of schema 2 cannot be compared"),
+])
+def test_what_is_no_answer_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    good = written(tmp_path / "a.json", {"0": 30}, 5)
+    bad = written(tmp_path / "b.json", {"0": 30}, 5, schema=2)
+    if text != "schema":
+        Path(bad).write_text(text)
+    done = compared_vramcast("compare", good, bad)
+    assert done.returncode == 5 and told in done.stderr and done.stderr.count("\n") == 1
+
+
+# Markdown is read back as what was written, whatever the texts are.
+
+READER = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")
+
+TEXTS = st.text(st.sampled_from("ab 01._-+=#*`~|<>&$[]()!\\/:\n\t\"'é显") | st.characters(codec="utf-8"), max_size=30)
+"""Mostly what Markdown takes for markup."""
+
+
+END = "\N{END OF PROOF}"
+"""Behind every text, so that it is found again."""
+
+
+def seen(text: str) -> str:
+    """A text as it is shown, white space left out."""
+    return "".join(character for character in printable(text) if not character.isspace())
+
+
+def markdown_report(text: str) -> Report:
+    cells = ((text, "1"), (text, "2"))
+    parts = (
+        Text(text), Items((text, text)), Items((text,), numbered=True), Pairs(("name", "value"), cells),
+        Table((text, "n"), cells, right=frozenset({1}), strong=frozenset({0}), title=text), Sources((text,)),
+    )
+    sections = (Section(text, parts), Section(text, (Text(text), Code(text)), folded=True))
+    return Report(language="en", title="t" + text, verdict=("v" + text, text), tone="good", sections=sections,
+                  footer=(text, text))
+
+
+@settings(max_examples=50)
+@given(TEXTS)
+def test_every_text_is_read_back_as_it_is(text: str) -> None:
+    page = Page(READER.render(markdown(markdown_report(text + END))))
+    plain = Page(READER.render(markdown(markdown_report("x" + END))))
+    assert page.tags == plain.tags
+    assert seen(page.text).count(seen(text) + END) == plain.text.count(END)
+
+
+@given(TEXTS)
+def test_a_page_holds_every_text_and_no_other_tags(text: str) -> None:
+    page, plain = Page(html(markdown_report(text + END))), Page(html(markdown_report("x" + END)))
+    assert [tag for tag in page.tags if tag not in ("a", "span")] == plain.tags
+    links = [value or "" for name, value in page.attributes if name == "href"]
+    assert all(link.startswith(("http://", "https://")) for link in links)
+    assert seen(page.text).count(seen(text) + END) == plain.text.count(END)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
