@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.sources.snapshots.recordings import TRUTH, read, recording, resolved
-from tests.sources.snapshots.test_profiler import EVENTS, document
+from tests.sources.snapshots.test_torch_form import EVENTS, document
 from vramcast.domain.snapshot import Snapshot
 from vramcast.emit.memory_snapshot import save_snapshot, write_snapshot
 from vramcast.errors import SourceError
