@@ -1,17 +1,25 @@
-"""What an engine, a card or a network cannot do is refused in one sentence, or stands in the first three lines."""
+"""What every serving engine does: impossible plans, drafts, headers, unequal cards."""
 
 from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
+from vramcast.catalogue.models import load_model
+from vramcast.domain.model import StoredTensor, StoredWeights
 from vramcast.engines.serving.checks import has_kernel
+from vramcast.engines.serving.stages import even_stages
 from vramcast.engines.serving.table import SERVING
+from vramcast.engines.serving.weights import Formats, Part, loaded, part_of_stored, total, weight_tensors
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
+from vramcast.parallel.layout import Layout
 from vramcast.states.storage import FORMATS
+
+# What an engine, a card or a network cannot do is refused in one sentence, or stands in the first three lines.
 
 LANGUAGE: Final = tuple(name for name, engine in SERVING.items() if not engine.runs_pipelines)
 REFUSED: Final = (InvalidSpec, Unsupported, UnknownName)
@@ -122,3 +130,79 @@ def test_what_a_version_or_a_card_cannot_is_refused(options: dict[str, Any], wor
 def test_learned_positions_end() -> None:
     assert "1024 positions that gpt2 learned" in said("gpt2", gpus="h100", engine="transformers", context=1025)
     assert issubclass(InvalidSpec, VramcastError)
+
+
+# What proposes tokens beside a model.
+
+def drafted_bytes(model: str, **options: Any) -> int:
+    found = vramcast.serve(model, gpus="8xh200", context=4096, **options)
+    return sum(entry.num_bytes for entry in found.ranks[0].ledger if entry.category == "draft model")
+
+
+def test_experts_of_a_draft_model_are_divided_too() -> None:
+    two, four = (drafted_bytes("qwen3-235b-a22b", tp=tp, draft="qwen3-30b-a3b", weights="fp8") for tp in (2, 4))
+    assert 0 < four == pytest.approx(two / 2, rel=0.02)
+
+
+# Weights as a checkpoint's headers state them.
+
+MODEL = load_model("llama-3.2-1b")
+BF16 = Formats("bf16", "bf16")
+
+
+def stored(*tensors: tuple[str, int]) -> StoredWeights:
+    return StoredWeights(
+        tensors=tuple(StoredTensor(name=name, dtype="u8", shape=(size,), num_bytes=size) for name, size in tensors)
+    )
+
+
+def weigh(weights: StoredWeights | None, tp: int = 1, formats: Formats = BF16) -> int:
+    stage = even_stages(MODEL.num_layers, 1)[0]
+    found = weight_tensors(MODEL, layout=Layout(tp=tp), formats=formats, stage=stage, stored=weights)
+    return total(loaded(found))
+
+
+def test_on_one_rank_the_sum_is_the_headers_own() -> None:
+    header = stored(("model.embed_tokens.weight", 400_000_000), ("model.layers.0.mlp.up_proj.weight", 300_000_000))
+    assert abs(weigh(header) - 700_000_000) < 40 * 2**20  # remainders of large blocks
+
+
+def test_an_index_without_headers_gives_its_total() -> None:
+    assert abs(weigh(StoredWeights(listed_bytes=10**9)) - 10**9) < 40 * 2**20
+
+
+def test_parts_are_told_by_name_in_both_formats() -> None:
+    moe = replace(load_model("qwen3-30b-a3b"))
+    names = {
+        "model.layers.1.mlp.experts.3.up_proj.weight": Part.EXPERTS, "blk.1.ffn_up_exps.weight": Part.EXPERTS,
+        "model.layers.1.mlp.shared_expert.up_proj.weight": Part.LAYERS, "lm_head.weight": Part.HEAD,
+        "output.weight": Part.HEAD, "token_embd.weight": Part.EMBEDDING, "model.visual.blocks.0.w": Part.TOWERS,
+        "model.layers.48.mlp.up_proj.weight": Part.NONE,
+    }
+    for name, part in names.items():
+        assert part_of_stored(StoredTensor(name=name, dtype="bf16", shape=(1,), num_bytes=2), moe) is part, name
+
+
+# Unequal cards: what engines would do by themselves is said where it is not what is counted.
+
+CARDS = "rtx-4090+rtx-3060-12gb"
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"), [("llama.cpp", "--tensor-split 1,1"), ("transformers", "max_memory"), ("vllm", "")]
+)
+def test_an_even_split_is_said(engine: str, words: str) -> None:
+    answer = vramcast.serve("qwen3-8b", gpus=CARDS, engine=engine, context=4096)
+    least = vramcast.serve("qwen3-8b", gpus="2xrtx-3060-12gb", engine=engine, context=4096)
+    assert words in " ".join(answer.cautions) and "unequal cards" in " ".join(answer.cautions)
+    assert answer.capacity_bytes == least.capacity_bytes
+    assert [rank.peak.allocated_bytes for rank in answer.ranks] == [rank.peak.allocated_bytes for rank in least.ranks]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"])
+def test_what_others_hold_is_beside_what_an_engine_takes(engine: str) -> None:
+    alone = vramcast.serve("qwen3-4b", gpus="rtx-4090", engine=engine, context=4096)
+    held = vramcast.serve("qwen3-4b", gpus="rtx-4090", engine=engine, context=4096, used="3GiB")
+    assert held.fullest.needed_bytes <= alone.fullest.needed_bytes + (3 << 30)
+    assert any("held by others" in entry.path and entry.num_bytes == 3 << 30 for entry in held.fullest.ledger)
+    assert engine != "vllm" or held.fullest.needed_bytes == alone.fullest.needed_bytes + (3 << 30)

@@ -1,13 +1,27 @@
-"""The profiled step, captures and adapter slots: what is in them, by version and plan."""
+"""vLLM: groups of its cache, packing, its start, settings and steps."""
 
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import vramcast
+from vramcast.api import serve_job_of
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import ServeAnswer
+from vramcast.domain.device import Cluster
+from vramcast.domain.model import Attention, LinearAttention, Mixer, MultiLatentAttention
+from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.engines.vllm.deploy import cache_spec
+from vramcast.engines.vllm.groups import CacheSpec, grouped, kind_of
+from vramcast.engines.vllm.process import attention_workspace
+from vramcast.engines.vllm.settings import Settings, settings_of
 from vramcast.errors import InvalidSpec, Unsupported
-from vramcast.units import GIB
+from vramcast.estimate.serving import answer
+from vramcast.units import GIB, MIB
+
+# The profiled step, captures and adapter slots: what is in them, by version and plan.
 
 
 def ask(model: str, engine: str = "vllm@0.19", gpus: str = "h100", **options: Any) -> ServeAnswer:
@@ -184,3 +198,153 @@ def test_recurrent_networks_are_refused_on_the_first_engine() -> None:
 def test_degrees_that_do_not_divide_name_those_that_do(options: dict[str, Any], words: str) -> None:
     with pytest.raises((InvalidSpec, Unsupported), match=words):
         ask("llama-3.1-8b", **options)
+
+
+# Groups of layers and their blocks against what vLLM's rules and logs say.
+
+SPEC = CacheSpec(tp=1, kv_dtype="bf16", block_tokens=16, version=(0, 19), context=32768)
+FULL = Attention(num_heads=32, num_kv_heads=16, head_dim=128)
+WINDOW = Attention(num_heads=32, num_kv_heads=16, head_dim=128, window=1024)
+STATE = LinearAttention(num_k_heads=16, num_v_heads=48, k_head_dim=128, v_head_dim=128)
+
+
+def layout(*stages: list[Mixer], **changes: object):
+    found = grouped(stages, replace(SPEC, **changes))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("model", "version", "options", "width"), [
+    ("qwen3-next-80b-a3b", "0.19", {}, 2), ("qwen3.5-9b", "0.19", {}, 4), ("qwen3.5-9b", "0.16", {}, 2),
+    ("mamba-2.8b", "0.19", {}, 2), ("nemotron-3-nano-30b-a3b", "0.19", {}, 4),
+    ("mamba-2.8b", "0.19", {"mamba-ssm-cache-dtype": "float32"}, 4),
+])
+def test_states_are_wider_where_the_configuration_says_so(
+    model: str, version: str, options: dict[str, str], width: int
+) -> None:
+    given = tuple(f"{name}={value}" for name, value in options.items())
+    asked = {"model": model, "gpus": "8xh100", "engine": f"vllm@{version}", "engine-option": given, "context": 4096}
+    job = serve_job_of(asked)
+    assert isinstance(job, ServeJob)
+    assert cache_spec(job, settings_of(job)).state_width == width
+
+
+@pytest.mark.parametrize(("states", "kept"), [("none", 1), ("align", 2)])
+def test_prefix_caching_keeps_a_second_state(states: str, kept: int) -> None:
+    found = layout([FULL, STATE], states=states)
+    assert [group.blocks(32768, 8192) for group in found.groups if group.kind == "state"] == [kept]
+
+
+def test_a_state_for_every_block_grows_with_the_sequence() -> None:
+    found = layout([FULL, STATE], states="all")
+    assert found.groups[1].blocks(32768, 8192) == found.groups[0].blocks(32768, 8192)
+    assert found.groups[0].block_tokens % 256 == 0
+
+
+def test_windows_are_kept_at_full_length_without_the_hybrid_manager() -> None:
+    mixed: list[Mixer] = [FULL, WINDOW]
+    for changes in ({"version": (0, 9)}, {"hybrid_manager": False}, {"windows": False}):
+        found = layout(mixed, **changes)
+        assert [group.kind for group in found.groups] == ["full attention"]
+        assert found.block_bytes == (2 * 16 * 2 * 16 * 128 * 2,)
+
+
+@pytest.mark.parametrize(
+    ("version", "dtype", "auto", "row"),
+    [((0, 19), "bf16", True, 1152), ((0, 11), "bf16", True, 656), ((0, 19), "fp8", False, 656)],
+)
+def test_sparse_latent_attention_has_an_fp8_row_of_its_own(
+    version: tuple[int, ...], dtype: str, auto: bool, row: int
+) -> None:
+    sparse = MultiLatentAttention(
+        num_heads=128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_dim=128, qk_rope_dim=64, v_head_dim=128,
+        indexer_heads=64, indexer_dim=128,
+    )
+    kind = kind_of(sparse, replace(SPEC, version=version, kv_dtype=dtype, auto_dtype=auto))
+    assert kind is not None
+    assert kind.token_bytes == row + 132  # the index key in fp8 with its scale
+
+
+def test_layers_that_read_anothers_keys_keep_nothing() -> None:
+    shared = Attention(num_heads=32, num_kv_heads=16, head_dim=128, shared_kv=True)
+    assert layout([FULL, shared]).block_bytes == layout([FULL]).block_bytes
+    assert grouped([[shared]], SPEC) is None
+
+
+# How mxfp4 experts lie in memory: kernels by version and card, sizes of the layouts they want.
+
+def job(model: str, version: tuple[int, ...], *, gpu: str = "h100-sxm-80gb", **plan: object) -> ServeJob:
+    """A deployment on cards of a kind."""
+    return ServeJob(
+        model=load_model(model), requests=Requests(context=8192), plan=ServePlan(**plan), engine="vllm",
+        version=version, cluster=Cluster(gpu=load_gpu(gpu), gpus_per_node=8),
+    )
+
+
+def test_gpt_oss_120b_serves_on_one_h100_at_95_percent_under_0_11() -> None:
+    found = answer(job("gpt-oss-120b", (0, 11), memory_fraction=0.95))
+    assert found.fits
+
+
+# vLLM's start-up arithmetic against figures its logs print, and against its rules.
+
+def startup_ask(model: str, **options: Any) -> ServeAnswer:
+    given = {"gpus": "h100", "engine": "vllm@0.19", "context": 8192, "memory_fraction": 0.95} | options
+    return vramcast.serve(model, **given)
+
+
+def test_a_draft_the_model_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="multi-token-prediction"):
+        startup_ask("llama-3.1-8b", draft="mtp")
+
+
+def test_embedding_models_keep_no_cache() -> None:
+    assert startup_ask("bge-large-en-v1.5", context=512).capacity is None
+
+
+# Defaults of vLLM by version, card and network, as its releases have them.
+
+def settings(
+    version: tuple[int, ...], gpu: str = "h100-sxm-80gb", *, model: str = "llama-3.1-8b", context: int = 8192,
+    options: dict[str, Any] | None = None, **plan: Any,
+) -> Settings:
+    job = ServeJob(
+        model=load_model(model), requests=Requests(context=context), plan=ServePlan(**plan),
+        cluster=Cluster(gpu=load_gpu(gpu), gpus_per_node=8), engine="vllm", version=version,
+        engine_options=options or {},
+    )
+    return settings_of(job)
+
+
+def test_prefix_caching_came_to_recurrent_networks_late() -> None:
+    assert settings((0, 19)).prefix_caching
+    assert not settings((0, 25), model="qwen3.5-27b").prefix_caching
+    assert settings((0, 26), model="qwen3.5-27b").prefix_caching
+    assert settings((0, 19), model="qwen3.5-27b", prefix_caching=True).prefix_caching
+
+
+@pytest.mark.parametrize(("version", "gpu", "model", "asked", "mib"), [
+    ((0, 19), "h100-sxm-80gb", "llama-3.1-8b", None, 0),
+    ((0, 19), "h100-sxm-80gb", "llama-3.1-8b", "FLASHINFER", 394),
+    ((0, 11), "h100-sxm-80gb", "llama-3.1-8b", "FLASHINFER", 256),
+    ((0, 19), "b200", "llama-3.1-8b", None, 394),  # data-centre Blackwell alone chooses FlashInfer
+    ((0, 19), "b200", "llama-3.1-8b", "FLASH_ATTN", 0),
+    ((0, 19), "b200", "deepseek-v3", None, 128),
+    ((0, 19), "rtx-5090", "llama-3.1-8b", None, 0),
+])
+def test_flashinfer_brings_a_workspace(version: tuple[int, ...], gpu: str, model: str, asked: str, mib: int) -> None:
+    options = {} if asked is None else {"attention-backend": asked}
+    tensor = attention_workspace(settings(version, gpu, model=model, options=options))
+    assert (0 if tensor is None else tensor.num_bytes) == mib * MIB
+
+
+@pytest.mark.parametrize(("version", "gpu", "asked", "said"), [
+    ((0, 19), "h100-sxm-80gb", "FLASHMLA", "latent"), ((0, 19), "t4", "FLASH_ATTN", "does not run it"),
+    ((0, 19), "t4", "XFORMERS", "V1"),
+])
+def test_kernels_of_other_networks_cards_and_engines_are_refused(
+    version: tuple[int, ...], gpu: str, asked: str, said: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=said):
+        settings(version, gpu, options={"attention-backend": asked})
+    assert not settings((0, 9), "t4", options={"attention-backend": "XFORMERS"}).v1

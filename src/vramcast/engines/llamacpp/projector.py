@@ -9,7 +9,7 @@ convert_hf_to_gguf.py `MmprojModel`, `tensor_force_quant`: what has one dimensio
 ggml/src/ggml-cuda/ggml-cuda.cu `ggml_cuda_op_mul_mat_cublas`: products with weights of 16 bits copy what they read and
 write to 16 bits.
 
-Weights and buffers are those that builds print, to the last digit (tests/engines/llamacpp/test_projector.py).
+Weights and buffers are those that builds print, to the last digit (tests/engines/llamacpp/test_deploy.py).
 Gemma 4 hears, too: thirty seconds of sound through a conformer, whose attention sees blocks of frames.
 Symbols:  N frames behind two halvings   C frames of a block   S frames that a block sees   B blocks   D width of a head
 
