@@ -1,16 +1,26 @@
-"""The picture of a reading, at every width and height."""
+"""What a watch shows of here, of holders and of cards."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from tests.watch.conftest import Machine
 from tests.watch.samples import CARD, LIVING, SAMPLE
-from vramcast.domain.observation import Event, EventKind, Reading
+from vramcast.domain.observation import Event, EventKind, Holder, Reading
 from vramcast.report.messages import LANGUAGES, Words
-from vramcast.units import GIB
+from vramcast.units import GIB, MIB
 from vramcast.watch import outputs
 from vramcast.watch.following import Expected, Following, Rules
+from vramcast.watch.holders import Holders
+from vramcast.watch.nvml import NvmlCard
 from vramcast.watch.view import View
+
+# The picture of a reading, at every width and height.
 
 EXPECTED = Expected(
     gpu_uuid=CARD.uuid, role="all", steady_bytes=60 * GIB, capacity_bytes=79 * GIB, first_step_bytes=62 * GIB
@@ -103,3 +113,137 @@ def test_a_terminal_of_ascii_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None
 ])
 def test_durations(seconds: float, text: str) -> None:
     assert outputs.duration(seconds) == text
+
+
+# `--gpus here`: the cards of this machine, less what others hold.
+
+JOB = ("qwen3-0.6b", "--seq-len", "512", "--json")
+
+
+def test_cards_are_named_and_what_others_hold_is_counted(machine: Machine) -> None:
+    card = "gpu 24564 300 NVIDIA GeForce RTX 4090"
+    machine.has(card, card, "process 4000000 3000 0 -1 20 C")
+    asked = machine.ask("train", *JOB, "--gpus", "here")
+    assert asked.returncode == 0, asked.stderr
+    answer = json.loads(asked.stdout)
+    assert answer["question"]["gpus"] == "2xrtx-4090"
+    held = next(entry for entry in answer["ranks"][0]["ledger"] if "held by others" in entry["path"])
+    assert held["bytes"] == 3000 * MIB
+    assert "here: 2xrtx-4090" in asked.stderr and "GPU 1: others hold 2.93 GiB" in asked.stderr
+
+
+def test_what_is_said_to_be_used_wins(machine: Machine) -> None:
+    machine.has("gpu 24564 300 NVIDIA GeForce RTX 4090", "process 4000000 3000 0 -1 20 C")
+    answer = json.loads(machine.ask("serve", "qwen3-0.6b", "--json", "--gpus", "here", "--reserve", "1GiB").stdout)
+    held = next(entry for entry in answer["ranks"][0]["ledger"] if "held by others" in entry["path"])
+    assert held["bytes"] == 1024 * MIB
+
+
+@pytest.mark.parametrize(("lines", "gpus"), [
+    (("gpu 6144 100 NVIDIA GeForce RTX 3050 Laptop GPU",), "1xrtx-3050-laptop-6gb"),
+    (("gpu 49140 100 NVIDIA GeForce RTX 4090",), "1xrtx-4090-48gb"),  # with twice the memory soldered on
+    (("gpu 49140 100 NVIDIA GeForce RTX 3090",), "1x49140mib"),
+    (("gpu 30000 100 NVIDIA Graphics Device",), "1x30000mib"),
+    (("gpu 24576 100 NVIDIA GeForce RTX 3090", "gpu 24564 100 NVIDIA GeForce RTX 4090"), "1xrtx-3090+1xrtx-4090"),
+    (("gpu 81920 300 NVIDIA A100-SXM4-80GB", "mig 1 9728 1g.10gb"), "1xa100-sxm4-80gb-1g.10gb"),
+])
+def test_cards_of_every_kind_are_named(machine: Machine, lines: tuple[str, ...], gpus: str) -> None:
+    machine.has(*lines)
+    asked = machine.ask("train", *JOB, "--gpus", "here")
+    assert asked.stdout and json.loads(asked.stdout)["question"]["gpus"] == gpus, asked.stderr
+
+
+def test_cards_are_those_that_a_process_would_see(machine: Machine) -> None:
+    machine.has("gpu 24576 100 NVIDIA GeForce RTX 3090", "gpu 24564 100 NVIDIA GeForce RTX 4090")
+    machine.environment["CUDA_VISIBLE_DEVICES"] = "1"
+    assert json.loads(machine.ask("train", *JOB, "--gpus", "here").stdout)["question"]["gpus"] == "1xrtx-4090"
+
+
+def test_no_card_is_one_sentence(machine: Machine) -> None:
+    machine.environment["LD_LIBRARY_PATH"] = ""
+    asked = machine.ask("train", *JOB, "--gpus", "here")
+    assert asked.returncode == 5 and not asked.stdout
+    assert asked.stderr.startswith("SourceError: no GPU can be read here") and asked.stderr.count("\n") == 1
+
+
+# Who a PID is, over a /proc made of files.
+
+DOCKER = "0::/system.slice/docker-3f2a9c55d0e1aa77bb.scope\n"
+
+
+def processes(root: Path, namespace: int = 4026531836, name: str = "python3", **files: str) -> Path:
+    """A /proc with PID 42."""
+    folder = root / "42"
+    (folder / "fd").mkdir(parents=True)
+    (root / "self" / "ns").mkdir(parents=True)
+    (root / "self" / "ns" / "pid").symlink_to(f"pid:[{namespace}]")
+    (root / "stat").write_text("cpu 1 2\nbtime 1700000000\n")
+    written = {
+        "stat": f"42 ({name}) S 1 {' '.join(['0'] * 17)} 12300 0\n", "comm": f"{name}\n",
+        "cmdline": f"{name}\0train.py\0--lr\0001\0", "status": "Name:\tx\nUid:\t4242\t0\t0\t0\n", "cgroup": DOCKER,
+    } | files
+    for file, text in written.items():
+        (folder / file).write_text(text)
+    return root
+
+
+def test_in_a_container_a_pid_that_uses_no_card_is_somebody_elses(tmp_path: Path) -> None:
+    root = processes(tmp_path, namespace=4026532999)
+    (root / "42" / "fd" / "3").symlink_to("/etc/passwd")
+    assert Holders(root).of(42) == {"holder": Holder.INVISIBLE}
+    (root / "42" / "fd" / "4").symlink_to("/dev/nvidia0")
+    assert Holders(root).of(42)["holder"] is Holder.ALIVE
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 40])
+def test_numbers_that_are_no_pid(tmp_path: Path, pid: int) -> None:
+    assert Holders(processes(tmp_path)).of(pid) == {"holder": Holder.DEAD}
+
+
+# What a card says of its MIG instances, asked of a library made up here.
+
+SLICES = {("MIG-a", 0): 11, ("MIG-b", 1): 22}
+"""(uuid, compute instance) of one GPU instance -> the process in it."""
+
+
+class Library(SimpleNamespace):
+    """NVML of one card with one GPU instance that two compute instances share; what it lacks is not supported."""
+
+    class NVMLError(Exception):
+        value = 3
+
+    class NVMLError_FunctionNotFound(NVMLError):
+        pass
+
+    NVMLError_ArgumentVersionMismatch = NVMLError_FunctionNotFound
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+    nvmlMemory_v2 = 0
+
+    def __init__(self) -> None:
+        slices = list(SLICES)
+        of_slice = {uuid: entry(pid, compute) for (uuid, compute), pid in SLICES.items()}
+        memory = SimpleNamespace(total=20 * GIB, used=8 * GIB, free=12 * GIB, reserved=0)
+        super().__init__(
+            nvmlDeviceGetMemoryInfo=lambda *_: memory, nvmlDeviceGetMigMode=lambda _: (1, 1),
+            nvmlDeviceGetMaxMigDeviceCount=lambda _: 2,
+            nvmlDeviceGetMigDeviceHandleByIndex=lambda _, index: slices[index][0],
+            nvmlDeviceGetUUID=lambda handle: handle, nvmlDeviceGetName=lambda handle: "H100 MIG 1c.2g.20gb",
+            nvmlDeviceGetGpuInstanceId=lambda _: 5, nvmlDeviceGetComputeInstanceId=dict(slices).__getitem__,
+            nvmlDeviceGetComputeRunningProcesses=lambda handle: (
+                [of_slice[handle]] if handle in of_slice else list(of_slice.values())
+            ),
+        )
+
+
+def entry(pid: int, compute: int) -> Any:
+    return SimpleNamespace(pid=pid, usedGpuMemory=pid * GIB, gpuInstanceId=5, computeInstanceId=compute)
+
+
+def test_processes_of_compute_instances_that_share_memory_are_told_apart() -> None:
+    library: Any = Library()
+    card = NvmlCard(library, "card", CARD, Holders())
+    found = card.read(1.0)
+    assert [part.uuid for part in found.partitions] == ["MIG-a", "MIG-b"]
+    assert {one.pid: one.partition for one in found.processes} == {11: "MIG-a", 22: "MIG-b"}
+    assert found.held_bytes == 33 * GIB  # each once

@@ -11,7 +11,7 @@ prediction times the 5th and 95th percentile of that ratio over measured cases. 
 * All harnesses alike count `PRIOR` together, whatever is asked: what a new harness does unlike those seen.
 
 How often it holds is judged leaving out every harness, and every row: `python -m truth.coverage` prints both,
-tests/truth/test_coverage.py holds them between 85 and 95 %.
+tests/truth/test_budgets.py holds them between 85 and 95 %.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""The search finds what trying every plan finds, and says what to do where none fits."""
+"""Searches over training plans: balance, offload, affine bounds."""
 
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.search._options import read
@@ -13,15 +16,20 @@ from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.device import Price
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Space
+from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import answer, needed_bytes
 from vramcast.report.messages import Words
 from vramcast.report.plan_document import reason_words
+from vramcast.search.training.balance import Piece, balanced, best_split
+from vramcast.search.training.extents import NotAffine, affine
 from vramcast.search.training.limits import label, options
 from vramcast.search.training.megatron import blocks
 from vramcast.search.training.search import search
+
+# The search finds what trying every plan finds, and says what to do where none fits.
 
 
 def space_of(gpus: str = "4xa100-sxm4-40gb", model: str = "llama-3.2-1b", batch: int = 16, **axes: Any) -> Space:
@@ -236,3 +244,104 @@ def test_the_plan_that_misses_by_least_is_the_one_that_needs_least() -> None:
     found = search(space, Limits(), Goal.FASTEST, top=1)
     assert not found.plans and found.nearest_failing is not None
     assert found.nearest_failing.fullest.needed_bytes == min(needed_bytes(job) for job in every_job(space))
+
+
+# The split that is found is the best there is, and a plan made of it is faster and fits.
+
+def slowest(split: tuple[int, ...], seconds: dict[Piece, float]) -> float | None:
+    """Of every stage the seconds, None where one does not fit."""
+    start, found = 0, []
+    for stage, layers in enumerate(split):
+        piece = Piece(stage, start, layers)
+        if piece not in seconds:
+            return None
+        found.append(seconds[piece])
+        start += layers
+    return max(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(0, 5))
+def test_no_other_split_has_a_faster_slowest_stage(data: st.DataObject, stages: int, more: int) -> None:
+    layers = stages + more
+    times = data.draw(st.lists(st.integers(1, 9), min_size=layers, max_size=layers))
+    ends = data.draw(st.lists(st.integers(0, 9), min_size=stages, max_size=stages))
+    rooms = data.draw(st.lists(st.integers(1, layers), min_size=stages, max_size=stages))
+    seconds = {
+        Piece(stage, start, count): float(sum(times[start : start + count]) + ends[stage])
+        for stage in range(stages) for start in range(layers) for count in range(1, rooms[stage] + 1)
+    }
+    everything = [
+        tuple(b - a for a, b in zip((0, *cuts), (*cuts, layers), strict=True))
+        for cuts in combinations(range(1, layers), stages - 1)
+    ]
+    best = min((found for split in everything if (found := slowest(split, seconds)) is not None), default=None)
+    split = best_split(stages, layers, seconds.get)
+    if best is None:
+        assert split is None
+    else:
+        assert split is not None and slowest(split, seconds) == best
+
+
+def pipeline(**options: str) -> Job:
+    return job_of({
+        "model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "megatron", "pp": "8", "seq-len": "4k",
+        "grad-accum": "64", **options,
+    })
+
+
+def test_where_memory_is_short_the_proposal_still_fits() -> None:
+    job = pipeline(gpus="8xa100-sxm4-40gb", **{"micro-batch": "2"})
+    capacity = job.cluster.gpu.visible_bytes
+    found = balanced(job, int(capacity * 0.9))
+    assert found is not None
+    assert answer(found).fullest.needed_bytes <= capacity
+
+
+# A search offers no plan whose offloaded states main memory is too small for.
+
+def offload_space_of(engine: str, host_gib: int | None, *ways: str) -> Space:
+    job = job_of({"model": "llama-3.1-8b", "gpus": "4xa100-sxm4-40gb", "engine": engine, "seq-len": 1024})
+    cluster = replace(job.cluster, host_bytes=None if host_gib is None else host_gib << 30)
+    return Space(
+        model=job.model, workload=job.workload, global_batch=16, clusters=(cluster,), engines=(engine,),
+        offload_optimizer=ways, recompute=(Recompute.FULL,), micro_batches=(1,), precisions=(job.plan.precision,),
+    )
+
+
+def found(engine: str, host_gib: int | None, *ways: str) -> PlanAnswer:
+    return search(offload_space_of(engine, host_gib, *ways), Limits(), Goal.LEAST_MEMORY, top=1)
+
+
+@pytest.mark.parametrize(("engine", "enough"), [("megatron", 131), ("deepspeed", 146)])
+def test_plans_are_offloaded_only_where_main_memory_holds_them(engine: str, enough: int) -> None:
+    # 8.03e9 x 16 bytes (Megatron) or 18 (ZeRO-3) and 3 GB for each of four processes, rounded up to whole GiB
+    for host_gib, offloaded in ((None, True), (enough, True), (enough - 1, False)):
+        answer = found(engine, host_gib, "none", "cpu")
+        assert ("--offload-optimizer cpu" in answer.labels[0]) is offloaded
+        assert any(f"{enough - 1}.00 GiB there" in text for text in answer.warnings) is not offloaded
+
+
+def test_what_adapters_offload_is_counted_in_the_engine_s_own_precision() -> None:
+    job = job_of({"model": "llama-3.2-1b", "gpus": "a2", "engine": "deepspeed", "peft": "lora", "seq-len": 512})
+    space = replace(offload_space_of("deepspeed", 64, "cpu"), model=job.model, precisions=(None,))
+    space = replace(space, plan=replace(space.plan, peft=job.plan.peft))
+    assert search(space, Limits(), Goal.LEAST_MEMORY, top=1).plans
+
+
+# A program through two of its builds says what every other build says.
+
+def built(spec: list[tuple[int, int, bool]], tokens: int, repeats: int) -> Program:
+    nodes = []
+    for fixed, slope, dies in spec:
+        tensor = Tensor(name="x", num_bytes=fixed + slope * tokens, category=Category.ACTIVATIONS)
+        nodes += [Alloc(tensor), Free(tensor)] if dies else [Alloc(tensor)]
+    return (*nodes, Loop(repeats, tuple(nodes)), *nodes[:1])
+
+
+def test_programs_of_another_shape_are_no_line() -> None:
+    one = built([(1, 1, True)], 1, 2)
+    with pytest.raises(NotAffine):
+        affine(one, built([(1, 1, False)], 2, 2), (1, 2))
+    with pytest.raises(NotAffine):
+        affine(one, built([(1, 1, True)], 2, 3), (1, 2))
