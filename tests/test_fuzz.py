@@ -9,7 +9,7 @@ from tools.fuzz.ask import examined
 from tools.fuzz.draw import NAMES_OF_FILES, TABLES, value_of
 
 SEED: Final = 5
-PLACES: Final[dict[str, int]] = {"train": 10, "serve": 10, "layers": 3, "plan serve": 1}
+PLACES: Final[dict[str, int]] = {"train": 7, "serve": 7, "layers": 3, "plan serve": 1}
 """Command -> questions asked here: some seconds together. Searches for training plans have tests of their own."""
 
 

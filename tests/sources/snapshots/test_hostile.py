@@ -121,7 +121,7 @@ def _billion_laughs() -> bytes:
 
 
 _BOMBS = {
-    "empty dicts": (HEAD + b"]\x94(", b"}" * 10**6, 120),
+    "empty dicts": (HEAD + b"]\x94(", b"}" * 10**6, 20),
     "numbers": (HEAD + b"]\x94(", b"\x8a\x07\x01\x02\x03\x04\x05\x06\x07" * 10**5, 40),
     "memo entries": (HEAD + b"]\x94", b"\x94" * 10**6, 40),
     "texts": (HEAD + b"]\x94(", b"\x8c\x02ab" * 10**5, 60),
@@ -131,7 +131,7 @@ _BOMBS = {
     "elements of JSON": (b"[", b"{}," * 10**6, 20),
     "depth of JSON": (b"", b"[" * 10**6, 120),
 }
-_WHOLE = {"empty dicts", "zeros", "spaces of JSON", "depth of JSON"}
+_WHOLE = {"zeros", "spaces of JSON", "depth of JSON"}
 """Tried against the real limit; the others against an eighth of it, in an eighth of the memory and a process's own."""
 
 _LIMITED = """
@@ -162,7 +162,7 @@ def test_small_files_that_unpack_to_much_fit_in_two_gigabytes(tmp_path: Path, na
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
-    assert "values beside its events" in done.stdout or name in _WHOLE - {"empty dicts"}
+    assert "values beside its events" in done.stdout or name in _WHOLE
 
 
 def test_aliases_are_not_walked_again_and_again(tmp_path: Path) -> None:

@@ -63,19 +63,22 @@ def test_a_refused_question_shows_no_figures_of_an_older_one_among_the_plans(ope
     assert page.locator(".compare .reason:has-text('tp=7')").count() == 1
 
 
-HOSTILE_LINKS = (
-    f"#/train?model={HOSTILE}&gpus=t4", f"#/train?model=llama-3.1-8b&gpus=t4&{HOSTILE}={HOSTILE}",
-    f"#/train?model=llama-3.1-8b&gpus=t4&engine={HOSTILE}", "#/train?model=%E0%A4%A&gpus=%",
-    "#/train?__proto__=1&model=x", "#/train/99?model=llama-3.1-8", f"#/{HOSTILE}?model=x", "#/train?&&&=&=1",
+HOSTILE_LINKS = (  # the first is no page: the front page, which would show the question of another
+    f"#/{HOSTILE}?model=x", f"#/train?model={HOSTILE}&gpus=t4",
+    f"#/train?model=llama-3.1-8b&gpus=t4&{HOSTILE}={HOSTILE}", f"#/train?model=llama-3.1-8b&gpus=t4&engine={HOSTILE}",
+    "#/train?model=%E0%A4%A&gpus=%", "#/train?__proto__=1&model=x", "#/train/99?model=llama-3.1-8", "#/train?&&&=&=1",
 )
 
 
-def test_hostile_links_are_text_and_refused_in_a_sentence(opened: Opened, server: str) -> None:
-    page = opened(HOSTILE_LINKS[0], wait=".notice .error")
+def test_hostile_links_are_text_and_refused_in_a_sentence(opened: Opened) -> None:
+    page = opened(HOSTILE_LINKS[0], wait=".start-verdict h2")
     for link in HOSTILE_LINKS:
-        page.goto("about:blank")
-        page.goto(f"http://{server}/{link}")
-        said = ".start-verdict h2" if HOSTILE + "?" in link else ".notice .error"  # no such page: the front page
+        said = ".start-verdict h2"
+        if link != HOSTILE_LINKS[0]:
+            said = ".notice .error"
+            go(page, "#/oom")
+            page.wait_for_selector(".page-oom .log")
+            go(page, link)
         page.wait_for_selector(said)
         assert page.locator(said).inner_text(), link
         assert page.evaluate("document.querySelectorAll('#main img, #main script').length") == 0
