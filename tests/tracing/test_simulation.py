@@ -1,18 +1,25 @@
-"""A simulated device behaves as torch's own does, and is gone afterwards."""
+"""The simulated card: what it holds, values that nobody computes, kernels, layers, draws."""
 
 import threading
+from dataclasses import dataclass
 
 import pytest
 import torch
-import torch._dynamo
 from torch import nn
 from torch.nn import functional as F
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.errors import Unsupported
+from vramcast.question.tracing import build_trace
+from vramcast.tracing import draws
+from vramcast.tracing.inputs import first_tensor
+from vramcast.tracing.layers import traced_layers
 from vramcast.tracing.result import categorise
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import Phase, highest, live_after, play
+from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
+
+# A simulated device behaves as torch's own does, and is gone afterwards.
 
 MIB = 1 << 20
 
@@ -224,3 +231,181 @@ def test_one_simulation_runs_at_a_time(session):
     assert torch.clear_autocast_cache is kept
     start()  # another may follow
     assert len(refused) == 2
+
+
+# Values that are known are those of small tensors.
+
+def test_chosen_elements_have_known_places_spread_evenly(running):
+    rows, columns = torch.where(torch.empty(2, 3, device="cuda") > 0)
+    assert rows.tolist() == [0, 0, 0, 1, 1, 1] and columns.tolist() == [0, 1, 2] * 2
+    labels = torch.arange(6, device="cuda")[torch.empty(6, device="cuda") > 0]
+    assert labels.tolist() == list(range(6))
+    assert LARGEST_KNOWN_INTEGERS >= 90_000  # boxes of an image of a detection model
+
+
+def test_small_tensors_of_a_simulated_host_can_be_read():
+    with Session(None).active():
+        assert torch.arange(3).tolist() == [0, 1, 2] and (torch.arange(3) + 1).max().item() == 3
+
+
+def test_a_truth_value_that_decides_is_enough():
+    with Session(load_gpu("a100-sxm4-80gb")).active():
+        unknown = torch.empty(8, device="cuda") > 0
+        yes, no = torch.ones(8, dtype=torch.bool, device="cuda"), torch.zeros(1, dtype=torch.bool, device="cuda")
+        assert (unknown | yes).all().item() is True
+        assert torch.logical_or(yes, unknown).all().item() is True
+        assert (no & unknown).tolist() == [False] * 8
+        assert torch.logical_and(unknown, no).any().item() is False
+
+
+def test_a_truth_value_that_does_not_decide_tells_nothing(running):
+    unknown, no = torch.empty(8, device="cuda") > 0, torch.zeros(8, dtype=torch.bool, device="cuda")
+    assert running.simulation.values.of(unknown | no) is None
+    assert running.simulation.values.of(unknown & no.logical_not()) is None
+
+
+# Remembered layouts are those that the meta kernels give.
+
+def sizes(session):
+    torch.manual_seed(0)
+    with session.active():
+        model = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True, device="cuda")
+        optimizer = torch.optim.AdamW(model.parameters())
+        for length in (16, 32, 16):
+            model(torch.randn(2, length, 256, device="cuda")).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [(block.operator, block.num_bytes, block.died) for block in session.device.tape.blocks]
+
+
+def test_a_run_with_remembered_layouts_is_the_run_without():
+    forgetful = Session(load_gpu("a100-sxm-80gb"))
+    forgetful.simulation.kernels._slow = frozenset()
+    assert sizes(Session(load_gpu("a100-sxm-80gb"))) == sizes(forgetful)
+
+
+def test_an_operator_that_repeats_is_answered_from_memory():
+    session = Session(load_gpu("a100-sxm-80gb"))
+    sizes(session)
+    kernels = session.simulation.kernels
+    before = len(kernels._remembered)
+    with session.active():
+        x = torch.randn(2, 32, 256, device="cuda")
+        torch.nn.functional.gelu(x)
+        torch.nn.functional.gelu(x)
+    assert 0 < before <= len(kernels._remembered) <= before + 2
+
+
+# A module layer by layer.
+
+def test_rows_have_the_figures_of_linear_layers() -> None:
+    rows, total = traced_layers(build_trace("tests.tracing._modules:Stack", {"input": ("64x256",)}))
+    found = {row.path: row for row in rows}
+    up, down = found["layers.*.up"], found["layers.*.down"]
+    assert up.kind == "Linear" and up.repeats == 4
+    assert up.parameters == 256 * 1024 + 1024
+    assert up.output_shape == (64, 1024)
+    assert up.flops == down.flops == 2 * 64 * 256 * 1024
+    assert total == sum(row.parameters * row.repeats for row in rows)
+
+
+def test_what_is_saved_is_counted_once() -> None:
+    rows, _ = traced_layers(build_trace("tests.tracing._modules:Stack", {"input": ("64x256",)}))
+    saved = sum(row.saved_bytes * row.repeats for row in rows)
+    # of each block its input and the output of relu, in fp32
+    assert saved == 4 * (64 * 256 + 64 * 1024) * 4
+
+
+@pytest.mark.parametrize("family", ["mapping", "dataclass", "tuple"])
+def test_the_shape_of_an_output_is_that_of_its_tensor_not_of_the_loss_before_it(family: str) -> None:
+    loss, logits = torch.empty(()), torch.empty(2, 8, 100)
+
+    @dataclass
+    class Output:
+        loss: object
+        logits: object
+
+    made = {"mapping": {"loss": loss, "logits": logits}, "dataclass": Output(loss, logits), "tuple": (loss, logits)}
+    found = first_tensor(made[family], with_dimensions=True)
+    assert found is logits
+    assert first_tensor(made[family]) is loss
+
+
+# Numbers that seeded generators give on a card: those that people have printed.
+
+SEED_0 = [0.3990, 0.5167, 0.0249, 0.9401, 0.9459]  # torch.rand(5): pytorch issue 47347
+SEED_10 = [-0.1029, 1.6810, -0.2708]  # torch.randn(3): pytorch issue 79496
+SEED_42 = {  # torch.randn(1, 64, 2048) by place, on a card of 28 multiprocessors: pytorch issue 158398
+    (0, 0): 0.1940, (0, 1): 2.1614, (0, -1): -0.8932, (1, 0): -0.4574, (2, 2): -0.9147, (61, 0): -0.4861,
+    (62, 1): 0.8339, (63, 0): -1.2356, (63, -1): -0.0282,
+}
+
+
+@pytest.fixture
+def card():
+    session = Session(load_gpu("h100-sxm-80gb"))
+    with session.active():
+        yield session
+
+
+def test_uniform_numbers_are_those_of_the_card(card):
+    torch.manual_seed(0)
+    assert torch.rand(5, device="cuda").tolist() == pytest.approx(SEED_0, abs=5e-5)
+
+
+def test_normal_numbers_are_those_of_the_card_whoever_holds_the_generator(card):
+    torch.manual_seed(10)
+    mine = torch.Generator(device="cuda").manual_seed(10)
+    assert torch.randn(3, device="cuda").tolist() == pytest.approx(SEED_10, abs=5e-5)
+    assert torch.randn(3, device="cuda", generator=mine).tolist() == pytest.approx(SEED_10, abs=5e-5)
+
+
+def test_a_second_tensor_goes_on_where_the_first_one_stopped(card):
+    torch.manual_seed(42)  # torch.nn.Linear(1, 1) on the card: mrdbourke/pytorch-deep-learning issue 759
+    first, second = (torch.rand(1, device="cuda").item() * 2 - 1 for _ in range(2))
+    assert (first, second) == pytest.approx((0.2259, 0.9754), abs=5e-5)
+
+
+def test_large_tensors_depend_on_the_multiprocessors():
+    state = draws.State(42, 0, multiprocessors=28, threads=1536)
+    numbers = draws.normal(64 * 2048, state).view(64, 2048)
+    assert {place: pytest.approx(numbers[place].item(), abs=5e-5) for place in SEED_42} == SEED_42
+    other = draws.normal(64 * 2048, state._replace(multiprocessors=132)).view(64, 2048)
+    assert other[0, 0] == numbers[0, 0] and other[63, 0] != numbers[63, 0]
+
+
+def test_the_generator_moves_on_with_what_operators_draw(card):
+    generator = torch.cuda.default_generators[0]
+    torch.manual_seed(1)
+    torch.empty(132 * 2048 * 4 + 1, device="cuda").normal_()  # one more than all threads draw at once
+    assert generator.get_offset() == 8
+    torch.nn.functional.dropout(torch.ones(10, device="cuda"))
+    assert generator.get_offset() == 12
+    torch.rand(132 * 2048 * 2 + 1, dtype=torch.float64, device="cuda")
+    assert generator.get_offset() == 20
+    torch.ones(1000, device="cuda").bernoulli_(torch.ones(1000, device="cuda"))
+    assert generator.get_offset() == 32
+
+
+def test_states_are_kept_and_set(card):
+    torch.manual_seed(-3)
+    torch.rand(2, device="cuda")
+    state = torch.cuda.get_rng_state()
+    drawn = torch.rand(2, device="cuda").tolist()
+    torch.cuda.set_rng_state(state)
+    assert torch.rand(2, device="cuda").tolist() == drawn and state.numel() == 16
+
+
+def test_integers_lie_in_their_range_and_bf16_keeps_its_bounds():
+    state = draws.State(7, 4, multiprocessors=108, threads=2048)
+    numbers = draws.integers(10_000, -3, 5, state)
+    assert set(numbers.tolist()) == set(range(-3, 5))
+    assert draws.uniform(100_000, state, torch.bfloat16).max() < 1
+
+
+def test_a_router_of_random_weights_chooses_the_experts_that_it_chooses_on_the_card(card):
+    torch.manual_seed(42)
+    chosen = torch.randn(16, 8, device="cuda").topk(2).indices
+    with_numbers = draws.normal(128, draws.State(42, 0, multiprocessors=132, threads=2048)).view(16, 8)
+    tokens = [torch.where(chosen == expert)[0].numel() for expert in range(8)]
+    assert tokens == torch.bincount(with_numbers.topk(2).indices.flatten(), minlength=8).tolist()

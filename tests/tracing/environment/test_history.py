@@ -113,7 +113,7 @@ def own_folder(tmp_path, monkeypatch, forked):
 
 def run(steps):
     Path("script.py").write_text(SCRIPT.format(steps=steps))
-    return run_script(ScriptJob(path="script.py", arguments=(), gpu=load_gpu("a100-sxm-80gb"), time_limit_s=100))
+    return run_script(ScriptJob(path="script.py", arguments=(), gpu=load_gpu("a100-sxm-80gb"), time_limit_s=600))
 
 
 def test_a_run_goes_on_until_the_script_has_written_its_history(own_folder):

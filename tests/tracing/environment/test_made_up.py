@@ -26,7 +26,7 @@ def run(tmp_path, monkeypatch):
     def ran(text, **asked):
         script = tmp_path / "script.py"
         script.write_text(text + STEP)
-        job = ScriptJob(path=str(script), gpu=load_gpu("t4"), is_sandboxed=True, time_limit_s=100, **asked)
+        job = ScriptJob(path=str(script), gpu=load_gpu("t4"), is_sandboxed=True, time_limit_s=600, **asked)
         found = run_script(job)
         assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
         return [str(one.what) for one in found.assumptions]

@@ -1,4 +1,10 @@
-"""Operators of PyTorch's own list (`torch.testing`) that once stopped a run or whose memory was not counted."""
+"""What operators take on CUDA, rule by rule, and how rules are found."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,7 +12,11 @@ from torch.nn import functional as F
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.errors import InvalidSpec
+from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes, unique_by_key_bytes
 from vramcast.tracing.session import Session
+from vramcast.tracing.tape import Phase
+
+# Operators of PyTorch's own list (`torch.testing`) that once stopped a run or whose memory was not counted.
 
 
 @pytest.fixture
@@ -174,3 +184,181 @@ def test_wrong_shapes_are_refused_in_the_words_of_torch(session, run, words):
 def test_a_single_number_is_reduced_along_its_only_dimension(name, dim):
     with Session(load_gpu("h100-sxm-80gb")).active():
         assert getattr(torch, name)(torch.ones((), device="cuda"), dim).shape == ()
+
+
+# CUB's own answers, asked of version 3.0 for several cards.
+
+@pytest.mark.parametrize(
+    ("elements", "bits", "sm", "answer"),
+    [(1000, 64, 80, 1), (1_000_000, 17, 80, 16_270_847), (1_000_000, 64, 80, 16_275_967), (4096, 17, 80, 71_167)],
+)
+def test_radix_sort_of_pairs(elements, bits, sm, answer):
+    assert radix_sort_bytes(elements, key=8, value=8, bits=bits, sm=sm) == answer
+
+
+@pytest.mark.parametrize(("answer", "own"), [
+    (4351, lambda: scan_bytes(1_000_000, 4, 80, "float32")),
+    (596_479, lambda: scan_bytes(100_000_000, 8, 90)),
+    (18_943, lambda: scan_bytes(1_000_000, 8, 86)),
+    (51_199, lambda: unique_by_key_bytes(1_000_000, 86)),
+    (36_000_767, lambda: segmented_sort_bytes(3_000_001, key=4, value=8)),
+])
+def test_other_algorithms(answer, own):
+    assert own() == answer
+
+
+# Truth values as indices: coordinates beside the result, and sorted in backward.
+
+ROWS, WIDTH = 4096, 64
+COORDINATES = "coordinates of a mask"
+
+
+def scratch(session, name=COORDINATES):
+    return [block.num_bytes for block in session.device.tape.blocks if block.name == name]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_rows_by_a_mask_take_their_coordinates_forward_and_backward(running, is_known):
+    x = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
+    mask = torch.ones(ROWS, dtype=torch.bool, device="cuda") if is_known else x.detach()[:, 0] > 0
+    chosen = x[mask]
+    assert scratch(running) == [8 * ROWS]
+    chosen.sum().backward()
+    assert scratch(running) == [8 * ROWS] * 2
+    assert scratch(running, "order of indices") == [8 * ROWS]
+
+
+def test_elements_by_a_mask_take_a_coordinate_a_dimension(running):
+    x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
+    assert x[x > 0].shape == (ROWS * WIDTH,)
+    assert scratch(running) == [8 * 2 * ROWS * WIDTH]
+
+
+def test_filling_by_a_mask_takes_nothing(running):
+    x = torch.randn(ROWS, WIDTH, device="cuda")
+    x[x > 0] = 0.0
+    assert scratch(running) == []
+
+
+# Operators whose kernels on CUDA are chains of others take what these take.
+
+COUNT = 4096
+
+
+def test_rolling_windows_takes_a_result_for_every_dimension(taken):
+    x = torch.randn(2, 8, 16, 16, device="cuda").permute(0, 2, 3, 1)
+    size = 4 * 2 * 8 * 16 * 16
+    assert taken(lambda: torch.roll(x, (-2, -2), (1, 2))) == [(size, "contiguous copy"), (size, ""), (size, "")]
+
+
+def test_the_first_result_lives_beside_the_second(running):
+    x = torch.randn(COUNT, 64, device="cuda")
+    before = running.device.allocator.allocated_bytes
+    y = torch.roll(x, (1, 1), (0, 1))
+    assert running.device.allocator.peak_allocated_bytes == before + 2 * y.nbytes
+    assert running.device.allocator.allocated_bytes == before + y.nbytes
+
+
+@pytest.mark.parametrize("way", ["scatter_reduce", "index_reduce"])
+def test_means_are_counted_beside_their_sums(taken, way):
+    source, sums = torch.randn(COUNT, 8, device="cuda"), torch.zeros(64, 8, device="cuda")
+    index = torch.zeros(COUNT, dtype=torch.long, device="cuda")
+    index = index[:, None].expand(-1, 8) if way == "scatter_reduce" else index
+    taken = taken(lambda: getattr(sums, way)(0, index, source, "mean"))
+    assert sorted(taken) == sorted([
+        (4 * 64 * 8, ""), (4 * COUNT * 8, "ones"), (4 * 64 * 8, "counts"), (64 * 8, "counts of zero"),
+    ])
+
+
+def test_few_values_are_looked_for_among_many_by_comparing_all(taken):
+    ids, ends = torch.randint(0, 9, (COUNT,), device="cuda"), torch.tensor([1, 2, 3], device="cuda")
+    assert taken(lambda: torch.isin(ids, ends)) == [(COUNT, ""), (3 * COUNT, "comparisons"), (COUNT, "any of them")]
+
+
+def test_what_looking_for_many_values_takes_is_not_known(running):
+    torch.isin(torch.randint(0, 9, (COUNT,), device="cuda"), torch.randint(0, 9, (COUNT,), device="cuda"))
+    assert "aten.isin" in running.simulation.unseen
+
+
+@pytest.mark.parametrize("kind", ["bartlett", "blackman", "hamming", "hann"])
+def test_windows_are_known(running, kind):
+    assert getattr(torch, f"{kind}_window")(400, device="cuda").shape == (400,)
+    assert not running.simulation.unseen
+
+
+# Another distribution registers a rule, as docs/trace-rules.md shows.
+
+ROOT = Path(__file__).parents[3]
+BLOCK = re.compile(r"^```(?P<kind>py|toml)\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+@pytest.fixture
+def blocks():
+    page = (ROOT / "docs" / "trace-rules.md").read_text(encoding="utf-8")
+    return [match["code"] for match in BLOCK.finditer(page)]
+
+
+def run(code, path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (path, ROOT / "src")))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=180, check=True
+    )
+    return done.stdout
+
+
+def test_a_rule_of_an_installed_package_counts_and_without_it_only_the_output_does(blocks, tmp_path, capsys):
+    rules, entry_point, example = blocks
+    package, metadata = tmp_path / "my_kernels", tmp_path / "my_kernels-1.0.dist-info"
+    package.mkdir()
+    metadata.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "vramcast_rules.py").write_text(rules)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-kernels\nVersion: 1.0\n")
+    name = re.search(r'^my_kernels = "(.*)"$', entry_point, re.M)[1]
+    (metadata / "entry_points.txt").write_text(f"[vramcast.rules]\nmy_kernels = {name}\n")
+    assert run(example, tmp_path) == "16 MiB\n"
+    exec(example, {})  # here, where it is not installed
+    assert capsys.readouterr().out == "8 MiB\n"
+
+
+# Backward allocates what it does on CUDA: gradients meet in place, formulas fill their own zeros.
+
+def allocated_in_backward(loss_of):
+    """The operators that allocated, in order, while the loss of a vector on the device ran back."""
+    session = Session(load_gpu("a100-sxm-80gb"))
+    with session.active():
+        x = torch.ones(64, 64, device="cuda", requires_grad=True)
+        doubled = x * 2
+        loss = loss_of(doubled)
+        loss.backward()
+        blocks = session.device.tape.blocks
+        return [block.operator.split(".")[1] for block in blocks if block.origin.phase is Phase.BACKWARD]
+
+
+def test_a_gradient_that_only_the_engine_holds_is_added_to_in_place():
+    assert "add" not in allocated_in_backward(lambda w: (w.exp() + w.sin()).sum())
+
+
+def test_a_gradient_that_still_waits_elsewhere_is_not_overwritten():
+    def loss_of(w):
+        exponential, sine = w.exp(), w.sin()
+        # The sum's gradient waits for w and for the exponential while that of the sine arrives at w.
+        return ((w + exponential) * w.detach() + sine).sum()
+
+    assert allocated_in_backward(loss_of).count("add") == 1
+
+
+def test_an_expanded_gradient_is_not_added_to_in_place():
+    assert allocated_in_backward(lambda w: (w + w.exp()).sum()).count("add") == 1
+
+
+@pytest.mark.parametrize("loss_of", [
+    lambda w: w.max(dim=-1)[0].sum(),
+    lambda w: w.gather(-1, torch.zeros(64, 1, dtype=torch.int64, device="cuda")).sum(),
+    lambda w: w.index_select(0, torch.zeros(4, dtype=torch.int64, device="cuda")).sum(),
+    lambda w: w[torch.zeros(4, dtype=torch.int64, device="cuda")].sum(),
+])
+def test_what_was_picked_goes_back_into_one_new_tensor(loss_of):
+    operators = allocated_in_backward(loss_of)
+    assert {"scatter", "scatter_add", "index_add", "index_put"}.isdisjoint(operators)
+    assert sum("zeros" in operator for operator in operators) == 1

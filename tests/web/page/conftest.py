@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[3]
 EXAMPLES = REPOSITORY / "docs" / "examples"
 LOG = (EXAMPLES / "oom.log").read_text(encoding="utf-8")
 PHONE = {"width": 390, "height": 844}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 ANSWER = ".verdict"
 ALONE = ["--no-sandbox", "--no-first-run", "--disable-gpu", "--disable-sync", "--disable-component-update",
          "--disable-background-networking"]  # a browser of no user, which asks nobody but the server under test
