@@ -365,5 +365,5 @@ def test_another_process_of_a_step_is_its_engine_or_its_trainer() -> None:
 
 
 def test_other_trainers_keep_their_fixes() -> None:
-    found, = diagnose(f'  File "train.py", line 3, in training_step\n    loss.backward()\n{FULL}\n').findings
+    found, = diagnose(f'  File "train.py", line 3, in training_step\n    loss.backward()\n{OOM}\n').findings
     assert not any("vramcast rl" in fix.setting for fix in found.fixes)
