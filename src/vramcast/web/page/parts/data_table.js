@@ -64,6 +64,7 @@ class DataTable {
   #head = h("thead");
   #body = h("tbody");
   #more = h("p", { class: "more-rows" });
+  #near = new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && this.#grow(), { rootMargin: AHEAD });
 
   constructor(given) {
     this.#given = given;
@@ -78,8 +79,6 @@ class DataTable {
       ),
       this.#more,
     );
-    const seen = ([{ isIntersecting }]) => isIntersecting && this.#shown && this.#grow();
-    if (!given.piece) new IntersectionObserver(seen, { rootMargin: AHEAD }).observe(this.#more);
     if (given.rows) this.show(given.rows);
   }
 
@@ -122,6 +121,8 @@ class DataTable {
     this.#shown += piece.length;
     const rest = this.#rows.length - this.#shown;
     this.#more.hidden = !rest;
+    this.#near.disconnect(); // it tells of changes alone: where rows are sorted anew the end may be near from the start
+    if (rest && !this.#given.piece) this.#near.observe(this.#more);
     refill(
       this.#more,
       rest
