@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import vramcast
 from vramcast.web.exchange import LARGEST_TEXT
+from vramcast.web.prepared import QUESTIONS
 from vramcast.web.service import answered
 
 from .conftest import EXAMPLES, LOG, PHONE, Opened, downloaded, go, sizes
@@ -226,6 +228,20 @@ DRAWN = """() => { // the texts of a frame, and whether they have the colour tha
       && pen.fillStyle;
   };
 }"""
+
+
+def test_the_example_is_a_reckoned_step_and_is_kept_as_any_recording(opened: Opened, tmp_path: Path) -> None:
+    """What the page shows is what it says of the same file when somebody brings it."""
+    page = opened("#/replay/example", wait="canvas", accept_downloads=True)
+    questions = json.loads((Path(vramcast.__file__).parent / QUESTIONS).read_text())
+    mode, given_ = questions["step"]["mode"], questions["step"]["given"]
+    body = {"question": questions["modes"][mode]["options"] | given_, "format": "pickle"}
+    recording = answered("POST", "/api/step", "", {"content-type": "application/json"}, json.dumps(body).encode())
+    (tmp_path / "step.pickle").write_bytes(recording.body)
+    [device] = replayed(tmp_path / "step.pickle")["devices"]
+    shown = json.loads(downloaded(page, "Answer (JSON)"))["devices"][0]["peak"]
+    assert shown["reserved_bytes"] == device["peak"]["reserved_bytes"]
+    assert given_["model"] in page.locator(".chosen-file").inner_text()
 
 
 def test_the_picture_has_the_colours_of_the_page_whenever_they_change(opened: Opened) -> None:

@@ -14,6 +14,7 @@ from vramcast.api import answer_to, job_of, serve_answer, serve_job_of, train_an
 from vramcast.api.recordings import replayed
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.serving import ServeJob
+from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, VramcastError
 from vramcast.estimate.training import rank_programs, recorded
@@ -21,7 +22,7 @@ from vramcast.question.build import Resolve, trains_pipeline
 from vramcast.question.option import table_of
 from vramcast.recordings.examine import Asked as LookAt
 from vramcast.report.replay_document import replay_document
-from vramcast.web.exchange import Asked, Refused, choice_field, refuse_others
+from vramcast.web.exchange import BYTES, Asked, Refused, Reply, choice_field, refuse_others
 from vramcast.web.routes.answers import question_in
 from vramcast.web.visitor import options_of, resolver
 
@@ -93,12 +94,19 @@ def _cell(asked: Asked, command: str, question: dict[str, Any], changed: dict[st
     return cell if sequences is None else cell | {"concurrency": sequences}
 
 
-def step(asked: Asked) -> dict[str, Any]:
+STEP_FORMATS: Final = ("json", "pickle")
+"""What a step is answered as: the document of a replay, or the recording itself, as torch writes them."""
+
+
+def step(asked: Asked) -> dict[str, Any] | Reply:
     """The memory of a training's phases event by event, as a recording of the fullest rank is looked at."""
-    refuse_others(asked.fields, ("question",))
+    refuse_others(asked.fields, ("question", "format"))
+    shape = choice_field(asked.fields, "format", STEP_FORMATS, "json")
     options = options_of(question_in(asked.fields), "train")
-    job = job_of(options, resolve=resolver(asked.sources))
-    return replay_document(replayed(recorded(job), LookAt(top=1)).devices, top=1, blocks=True)
+    snapshot = recorded(job_of(options, resolve=resolver(asked.sources)))
+    if shape == "pickle":
+        return Reply(200, BYTES, write_snapshot(snapshot))
+    return replay_document(replayed(snapshot, LookAt(top=1)).devices, top=1, blocks=True)
 
 
 FIELDS: Final = ("command", "question", "option")

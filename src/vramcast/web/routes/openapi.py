@@ -13,7 +13,7 @@ from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES
 from vramcast.version import __version__
 from vramcast.web.documents import REPLIES, Error
-from vramcast.web.exchange import HTML, JSON, LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE, MARKDOWN, Asked
+from vramcast.web.exchange import BYTES, HTML, JSON, LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE, MARKDOWN, Asked
 from vramcast.web.routes import answers, catalogue, looks, reports
 from vramcast.web.service import PREFIX, ROUTES, Route
 
@@ -43,8 +43,8 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
 }
 """Parameter of an address -> its schema."""
 
-TEXTS: Final = dict.fromkeys(("oom", "replay", "report"), (HTML, MARKDOWN))
-"""Routes that answer with files of text -> their types."""
+FILES: Final = dict.fromkeys(("oom", "replay", "report"), (HTML, MARKDOWN)) | {"step": (BYTES,)}
+"""Routes that answer with files -> their types."""
 
 STATUSES: Final[dict[str, str]] = {
     "400": "no JSON, an address that cannot be read, or a body that does not arrive",
@@ -122,7 +122,7 @@ def _answered(name: str, names: Mapping[Any, Schema]) -> Schema:
     shapes = [names[noun] for noun in REPLIES.get(name, ())]
     schema: Schema = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
     content: Schema = {JSON: {"schema": schema}} if shapes else {}
-    content |= {kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in TEXTS.get(name, ())}
+    content |= {kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in FILES.get(name, ())}
     return {"description": "the answer", "content": content}
 
 
@@ -141,7 +141,7 @@ def _body(name: str) -> Schema:
                     ("command", "question", "option")),
         "matrix": ({"command": {"type": "string", "enum": list(looks.COMMANDS)}, "question": asks},
                    ("command", "question")),
-        "step": ({"question": asks}, ("question",)),
+        "step": ({"question": asks, "format": {"type": "string", "enum": list(looks.STEP_FORMATS)}}, ("question",)),
         "files": ({"command": {"type": "string", "enum": list(answers.PLANS)}, "question": asks,
                    "formats": {"type": "array", "items": TEXT}}, ("command", "question")),
     }

@@ -11,6 +11,7 @@ import { recordingParts } from "../parts/recording.js";
 import { defineMarks } from "../parts/scale.js";
 import { saved, savedJson } from "../parts/take.js";
 import { refusal, UnderWay } from "../parts/working.js";
+import questions from "../questions.json" with { type: "json" };
 import { LARGEST_RECORDING, argument } from "../uploads.js";
 
 const TEXTS = ["alloc-conf", "capacity"]; // options that are typed
@@ -46,7 +47,8 @@ class Replay {
       taken: (file) => this.#taken(file) }),
     name, h("div", { class: "replay-options" }, TEXTS.map((option) => this.#typed(option)),
       h("div", { class: "checks" }, MARKS.map((option) => this.#marked(option))),
-      h("button", { type: "submit" }, t("replay.again"))));
+      h("button", { type: "submit" }, t("replay.again")),
+      button(t("example.use"), () => this.#example(), { class: "link" })));
     const { notice, take, body, whole } = this.#at;
     root.append(h("div", { class: "titled" }, h("h1", {}, t("title.replay"))), form,
       h("div", { class: "answered" }, notice, take, body, whole));
@@ -74,6 +76,16 @@ class Replay {
     kept.options = { ...kept.options, [option]: value };
     const query = questionText(kept.options);
     this.#app.go({ page: "replay", queries: query ? [query] : [] }, { replace: true });
+  }
+
+  /** A reckoned training step, in the form in which torch records one. */
+  async #example() {
+    const { mode, given } = questions.step;
+    const body = { question: { ...questions.modes[mode].options, ...given }, format: "pickle" };
+    const request = (signal) => ask("/api/step", body, { signal, as: "blob" });
+    const { answer, error } = await this.#under.asked(request, "replaying", { comesIntoView: false }) ?? {};
+    if (error) this.#refuse(error.message);
+    if (answer) this.#taken(new File([answer], `${mode}-${given.model}.pickle`));
   }
 
   #taken(file) {
@@ -175,9 +187,10 @@ class Replay {
     refill(this.#at.whole, details);
   }
 
-  update({ queries: [query = ""] }) {
+  update({ rest: [name], queries: [query = ""] }) {
     const file = handed("replay");
     if (file) this.#taken(file);
+    else if (name === "example") this.#example();
     kept.options = { ...kept.options, ...questionOf(query) };
     for (const [option, set] of Object.entries(this.#controls)) set(kept.options[option]);
     if (kept.file) this.#at.name.textContent = this.#app.t("replay.file",

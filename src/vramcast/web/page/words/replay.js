@@ -7,7 +7,7 @@ export const REPLAY_WORDS = {
     en: "torch.cuda.memory._dump_snapshot, a profiler trace, packed or not, up to {most}; or drop it here",
     zh: "torch.cuda.memory._dump_snapshot 或 profiler 记录，可压缩，最大 {most}；也可拖到这里",
   },
-  "replay.first": { en: "Choose a recording: its timeline and peak appear here.", zh: "选择快照，时间线与峰值会显示在这里。" },
+  "replay.first": { en: "Choose a recording, or the example: its timeline and peak appear here.", zh: "选择快照或示例，时间线与峰值会显示在这里。" },
   "replay.file": { en: "{name}, {size}", zh: "{name}，{size}" },
   "replay.alloc-conf": { en: "Play it under this setting too", zh: "另按此设置回放" },
   "replay.alloc-conf.example": { en: "expandable_segments:True", zh: "expandable_segments:True" },
