@@ -45,7 +45,18 @@ from vramcast.timing.training.layer import (
     layer_passes,
 )
 from vramcast.timing.training.operators import forward_flops
-from vramcast.timing.training.parts import OVERLAP_LOSS, Machine, Parts, Passes, Rates, Shape, Style, bound_of, rates_of
+from vramcast.timing.training.parts import (
+    NETWORK_LOSS,
+    OVERLAP_LOSS,
+    Machine,
+    Parts,
+    Passes,
+    Rates,
+    Shape,
+    Style,
+    bound_of,
+    rates_of,
+)
 
 EMPTY: Final = Passes(Parts(), Parts())
 
@@ -98,6 +109,7 @@ class Exchange(Struct, frozen=True):
     owners: tuple[Number, Number]  # ranks that share the update of a weight
     copies: tuple[Route, Route] = (NOTHING, NOTHING)  # between ranks with the same shard, where there are several
     saved_bytes: Number = 0.0  # activations of a micro-batch that go to the host
+    loss: Number = OVERLAP_LOSS  # of the work that these transfers run under
 
 
 def timed(job: Job) -> Timed:
@@ -271,6 +283,7 @@ def exchange_of(timing: Timing) -> Exchange:
         owners=(dense[0], expert[0]) if sharded else (1, 1),
         copies=(_route(fabric, "all-reduce", (whole // shard, layout.tp * shard)), NOTHING),
         saved_bytes=_saved_bytes(timing) if plan.offload_activations else 0.0,
+        loss=OVERLAP_LOSS if shard * layout.tp <= fabric.node_cards else NETWORK_LOSS,
     )
 
 
@@ -351,7 +364,7 @@ def _exchanged(
     gradients, weights = EXCHANGES[recipe.exchanged](
         Transfers(
             reduce_s, gather_s, pipeline.slowest_forward, pipeline.slowest_backward, pipeline.micro_batches,
-            recipe.gradients_hidden, recipe.weights_hidden, OVERLAP_LOSS,
+            recipe.gradients_hidden, recipe.weights_hidden, exchange.loss,
             int(job.plan.reshard_after_forward and job.plan.shards is not Shards.OPTIMIZER_AND_GRADIENTS),
         )
     )

@@ -248,6 +248,7 @@ def _stacked(rows: Sequence[Exchange], width: int) -> Exchange:
         reduce=(routes("reduce", 0), routes("reduce", 1)),
         gather=(routes("gather", 0), routes("gather", 1)),
         owners=(column([row.owners[0] for row in rows]), column([row.owners[1] for row in rows])),
+        loss=column([row.loss for row in rows]),
     )
 
 

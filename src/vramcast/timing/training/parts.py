@@ -78,6 +78,10 @@ BACKWARD_LAUNCH: Final = 0.5
 OVERLAP_LOSS: Final = 0.5
 """Share of a transfer by which the work it runs under becomes longer: it takes processors, memory and power."""
 
+NETWORK_LOSS: Final = 0.2
+"""The same of a transfer between machines: its adapter paces it, so it takes less of them at a time [fitted:
+kempnerforge-h200 of truth/step_times.csv, shards over 2 to 8 machines]."""
+
 MOST_KNOWN: Final = 512
 """Cards and recipes whose rates are kept [count]."""
 
