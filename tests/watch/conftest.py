@@ -17,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parent.parent / "src"
-SOON_S = 120.0
+SOON_S = 300.0  # on a machine that is busy with other tests
 
 
 @pytest.fixture(scope="session")
