@@ -94,6 +94,9 @@ SPLIT: Final = ("policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=
     ((*SPLIT, "policy.megatron_cfg.distributed_data_parallel_config.grad_reduce_in_fp32=true",
       "policy.megatron_cfg.optimizer.use_precision_aware_optimizer=false"),
      {"trainer-option": ("accumulate_in_fp32=true", "precision_aware=false")}),
+    (("policy.megatron_cfg.enabled=true", "policy.megatron_cfg.freeze_config.freeze_vision_model=true",
+      "policy.megatron_cfg.freeze_config.freeze_vision_projection=true",
+      "policy.megatron_cfg.freeze_config.freeze_language_model=false"), {"freeze": "towers,projectors"}),
     (("policy.dtensor_cfg.env_vars.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",),
      {"alloc-conf": "expandable_segments:True"}),
 ], ids=str)

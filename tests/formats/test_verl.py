@@ -104,6 +104,9 @@ SPLIT_CRITIC = (f"{MEGATRON} algorithm.adv_estimator=gae critic.model.enable_gra
      "actor_rollout_ref.actor.ppo_micro_batch_size=16", {"micro-batch": 4}),
     (f"{MEGATRON} +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full",
      {"recompute": "full"}),
+    (f"{MEGATRON} actor_rollout_ref.model.mtp.enable=True actor_rollout_ref.model.mtp.enable_train=True "
+     "actor_rollout_ref.model.mtp.enable_rollout=True actor_rollout_ref.model.mtp.detach_encoder=True",
+     {"trainer-option": ("mtp=true",), "rollout-draft": "mtp", "rollout-draft-tokens": 1}),
 ])
 def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
     found = of(more)
@@ -124,6 +127,8 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
     ("+actor_rollout_ref.model.override_config.attn_implementation=eager", "model.override_config.attn_implementation"),
     ("+actor_rollout_ref.model.override_config.num_hidden_layers=4", "model.override_config.num_hidden_layers"),
     ("actor_rollout_ref.rollout.quantization=fp8", "rollout.quantization: may change memory or time"),
+    ("actor_rollout_ref.model.mtp.enable=True", "model.mtp.enable: modules that predict further tokens are modelled"),
+    (f"{MEGATRON} actor_rollout_ref.model.mtp.enable=True", "model.mtp.enable_train: is off"),
     ("actor_rollout_ref.rollout.name=trtllm", "rollout.name: 'trtllm' is not one of vllm, sglang"),
     ("trainer.device=npu", "trainer.device: runs on no GPU of NVIDIA or AMD"),
     ("--config-name=my_trainer", "--config-name my_trainer: is a file of its own"),
