@@ -44,6 +44,7 @@ def job(folder: Path, more: str = "", **options: Any) -> Job:
     ("--task_type seq_cls", {"objective": "classification", "freeze": "towers,projectors"}),
     ("--task_type embedding", {"objective": "classification", "micro-batch": 2}),
     ("--optimizer muon", {"shards": "nothing"}),
+    ("--optimizer dist_muon", {"shards": "optimizer"}),
     ("--torch_dtype float16", {"precision": "mixed-fp16"}),
     ("--fp8_format hybrid --fp8_recipe blockwise", {"precision": "fp8"}),
     ("--pipeline_model_parallel_size 2 --decoder_last_pipeline_num_layers 20", {"pp": 2, "last-stage-layers": 20}),
@@ -67,7 +68,6 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
     ("--model qwen3-vl-8b --tuner_type lora --freeze_vit false", "freeze_vit: false adapts towers"),
     ("--model qwen3-vl-8b --freeze_llm true", "freeze_llm: leaves towers alone"),
     ("--mtp_num_layers 1 --mtp_shared_weights true", "mtp_shared_weights: modules that share"),
-    ("--optimizer dist_muon", "optimizer"),
     ("--per_device_train_batch_size 1", "knows no such name"),
     ("--tuner_type lora_llm", "'lora_llm' is not modelled"),
 ])

@@ -280,8 +280,10 @@ def _arguments(values: Watched) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if not name.startswith("--recompute-")}
     if found.get("--main-grads-dtype") == "bf16":
         found["--grad-reduce-in-bf16"] = True
-    if found.get("--optimizer") == "muon":
-        found["--use-distributed-optimizer"] = False  # [swift `_check_muon`]
+    if (muon := str(found.get("--optimizer"))).endswith("muon"):  # [swift `_check_muon`]
+        divided = muon == "dist_muon"  # by whole matrices, which ranks send each other in lists
+        found |= {"--optimizer": "muon", "--use-distributed-optimizer": divided,
+                  "--no-use-layer-wise-param-layout": divided}
     one = found.get("--moe-router-load-balancing-type")
     if isinstance(one, list) and len(one) == 1:
         found["--moe-router-load-balancing-type"] = one[0]
