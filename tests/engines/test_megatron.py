@@ -191,6 +191,17 @@ def test_a_decoder_behind_a_tower_has_megatrons_names() -> None:
     assert {"moe.experts.gate_up", "linear_attention.gate"} <= set(found.plan.peft.targets)
 
 
+def test_states_of_a_reference_travel_between_stages_beside_those_that_learn() -> None:
+    """Micro-batches in flight keep both halves of what a stage received."""
+    asked = {"pp": 4, "seq-len": 1024, "grad-accum": 8, "shards": "optimizer", "peft": "lora"}
+    alone, compared = (ranks(of_megatron("qwen3-4b", objective=one, **asked, **{"micro-batch": rows}))
+                       for one, rows in (("sft", 2), ("dpo", 1)))
+    states = 2 * 1024 * 2560 * 2
+    more = [extent((*two.phases[Phase.LOAD], *two.phases[Phase.STEP])).peak - extent(
+        (*one.phases[Phase.LOAD], *one.phases[Phase.STEP])).peak for one, two in zip(alone, compared, strict=True)]
+    assert more[1] >= 3 * states and more[2] >= 2 * states
+
+
 def test_modules_that_predict_tokens_are_on_the_last_stage_with_a_loss_of_their_own() -> None:
     """A layer as the others, two norms before it, a product of twice the width, and a norm behind it."""
     jobs = [of_megatron("qwen3-4b", pp=2, recompute="none", **{"engine-option": f"mtp_layers={count}", "seq-len": 1024})

@@ -154,15 +154,30 @@ class ChunkBuilder:
         backward += [node for _, behind in reversed(passes) for node in behind]
         if self.encoder is not None:
             backward += self.encoder.backward
+        beside = self.context.job.workload.objective == "dpo"
         if not chunk.embedding:
             forward.insert(0, Alloc(self.hidden))  # received from the stage before
             backward.append(Free(self.gradient))  # sent to it
         if not chunk.head:
             forward.append(Free(self.hidden))  # sent; deallocate_output_tensor in schedules.py
             backward.insert(0, Alloc(self.gradient))  # received
+        if beside and not chunk.embedding:
+            states, gradient = self._of_reference()
+            forward.insert(0, Alloc(states))
+            backward += (Alloc(gradient), Free(gradient), Free(states))
+        if beside and not chunk.head:
+            states, gradient = self._of_reference()  # and both, joined
+            forward[-1:] = (*3 * (Alloc(states),), *3 * (Free(states),), forward[-1])
+            backward = [Alloc(gradient), *backward, Free(gradient)]
         if self.widths is None:
             return ChunkPrograms(tuple(forward), tuple(backward))
         return ChunkPrograms(*weights.around(tuple(forward), tuple(backward), self._end_elements(chunk), self.widths))
+
+    def _of_reference(self) -> tuple[Tensor, Tensor]:
+        """What travels between stages in one tensor with the states that learn: the reference's, and zeros as their
+        gradient [swift megatron/trainers/dpo_trainer.py `forward_step`]."""
+        return replace(self.hidden, name="states of the reference"), replace(
+            self.gradient, name="gradient of the reference's states")
 
     def _passes(self, count: int, lowered: Lowered, elements: int) -> tuple[Program, Program]:
         """Forward and backward of equal blocks."""

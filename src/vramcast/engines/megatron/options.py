@@ -243,9 +243,10 @@ def _check(job: Job, options: Options) -> None:
         raise Unsupported("megatron shards optimizer states (optimizer) or everything (its FSDP); use one of these")
     objective = job.workload.objective
     decoder = job.model.main.causal and len(job.model.stacks) == 1 + len(towers_of(job))
-    if objective in COMPARED and (plan.pp > 1 or not decoder or options.fsdp):
-        raise Unsupported("{} is modelled for Megatron's decoders without stages and without its FSDP; use --pp 1",
-                          objective)
+    if objective in COMPARED and (not decoder or options.fsdp or plan.virtual_stages > 1 or (
+            plan.pp > 1 and objective == "kto")):
+        raise Unsupported("{} is modelled for Megatron's decoders without its FSDP and without stages, of dpo without "
+                          "virtual ones; use --pp 1", objective)
     if objective not in ("pretrain", "sft", *COMPARED) and not decoder:
         raise Unsupported("{} is modelled for Megatron's decoders; use --engine huggingface", objective)
     if any(part not in (*towers_of(job), "projector") for part in plan.freeze):

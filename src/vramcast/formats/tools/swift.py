@@ -140,9 +140,8 @@ def read(config: Config) -> Reading:
         notes.append(IN_PIECES)
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
     spread = several is None and not alone and not sharded  # [swift llm/utils/model.py `get_default_device_map`]
-    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes, *said), auto, alone=alone,
-                    device_map=spread, rollout=rollout)
-    found = with_environment(found, command, started)
+    found = with_environment(Reading("swift", options, {}, batch, unread, (*command.notes, *notes, *said), auto,
+                                     alone=alone, device_map=spread, rollout=rollout), command, started)
     return found if of_ray is None else found._replace(ranks=of_ray)
 
 
@@ -162,7 +161,7 @@ def files_of(config: Config) -> list[str]:
 
 def of_a_file(words: tuple[str, ...], tool: str) -> tuple[Unread, ...]:
     """The file that a command's arguments stand in, and what goes before it [swift cli/main.py `parse_yaml_args`]."""
-    if len(words) > 1 and "--config" in words[:-1] and "--use_ray" in words:  # [swift ray/megatron/__init__.py]
+    if "--use_ray" in words and "--config" in words[:-1]:  # [swift ray/megatron/__init__.py]
         return (Unread(words[words.index("--config") + 1].rpartition("/")[2], ELSEWHERE, file=tool),)
     if not words or not words[0].endswith((".yaml", ".yml", ".json")):
         return ()
@@ -497,5 +496,5 @@ def frozen(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
 def frozen_parts(values: Watched) -> dict[str, Any]:
     """The parts that do not learn, nor have adapters."""
     flags = {name: values.flag(name) for name in FROZEN}
-    parts = [part for name, (part, usual) in FROZEN.items() if (usual if flags[name] is None else flags[name])]
-    return {"freeze": ",".join(parts)} if parts else {}
+    parts = ",".join(part for name, (part, usual) in FROZEN.items() if (usual if flags[name] is None else flags[name]))
+    return {"freeze": parts} if parts else {}
