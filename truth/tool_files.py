@@ -5,7 +5,7 @@ options are what a user would add: `--gpus`, and the model where files leave it 
 `vramcast train --from FILE OPTION ...` (another command with `--command`) from its own folder. `--each REGEX` asks a
 file of several recipes once for each that the expression's group finds, as `--args NAME`. `--lines REGEX` asks the
 commands that it finds in the blocks of code of documents, each behind `--` as `truth.documented` reads them. `--or`
-says what contradictory questions are asked again with, as `--or "--gpus 16x8xh100-sxm-80gb"`.
+says what is asked again with, where degrees contradict the cards or want more, as `--or "--gpus 16x8xh100-sxm-80gb"`.
 The share that is answered stands last, beside how many of the others the tool itself stops at, as their refusal says;
 refusals stand above it, most frequent first, with the files they are of.
 """
@@ -43,6 +43,9 @@ ANSWERED: Final = (0, EXIT_DOES_NOT_FIT)
 CONTRADICTORY: Final = 2
 """The exit status of questions whose degrees do not divide the cards."""
 
+MORE_CARDS: Final = "use more GPUs"
+"""What the refusal of degrees says that leave no rank to shard over."""
+
 APART: Final = {
     "of models that only the hub describes": re.compile("HF_HUB_OFFLINE is set"),
     "at which the tool itself stops": re.compile(r"\bstops\b"),
@@ -68,7 +71,7 @@ def asked(question: Question, otherwise: Sequence[str] = (), also: str = "") -> 
         question = question._replace(words=(also, *question.words[1:]))
         found = _asked(question, ())
     for more in otherwise:
-        if found[1] == CONTRADICTORY:
+        if found[1] == CONTRADICTORY or MORE_CARDS in found[2]:
             found = _asked(question, shlex.split(more))
     return found
 

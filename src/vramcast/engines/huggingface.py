@@ -50,6 +50,7 @@ from vramcast.engines.eager.wide_modules import widened
 from vramcast.engines.pytorch import MIXED, one_role, roles_in_turn, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
 from vramcast.errors import Note, Unsupported
+from vramcast.operators.loss import MASKED
 from vramcast.units import FP32, HALF
 
 CHUNKED: Final = (
@@ -123,6 +124,8 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
         loss = distilled_loss(job)
     if job.engine_options.get("value_head"):
         loss = VALUE
+    if job.engine_options.get("masked_diffusion"):
+        loss = MASKED
     converts = autocast and bool(job.engine_options.get("converts_outputs", True))
     recipe = recipe_of(job, loss=loss, outputs_fp32=converts or in_one(job), autocast=autocast, narrow=narrow)
     return replace(with_its_kernels(recipe, job), returns_fp32=causal.returns_fp32 and loss is not None)

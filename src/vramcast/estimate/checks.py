@@ -358,6 +358,7 @@ class HuggingFace(Zero, frozen=True):
     cut_cross_entropy: bool = False  # Apple's loss over hidden states, beside --loss fused_linear
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
     fsdp_units: Literal["layers", "experts"] = "layers"  # what FSDP1 wraps
+    masked_diffusion: bool = False  # axolotl's trainer of networks that fill in masked tokens
     fp32_modules: bool = False  # norms, embedding and head, beside layers of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     defers_sync: bool = True  # FSDP: gradients of micro-batches before the last add up unsharded

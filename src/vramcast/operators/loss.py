@@ -12,6 +12,7 @@ torch_functional.py
 [swift] modelscope/ms-swift 3602360a5 swift/rlhf_trainers/gkd_loss.py `gkd_loss`, `jsd_loss`
 [xtuner] InternLM/xtuner b934f462 xtuner/model/dpo.py `compute_loss`, orpo.py `compute_loss`
 [LF] hiyouga/LLaMA-Factory ff6d4d12e src/llamafactory/train/trainer_utils.py `asft_loss_func`
+[ax] axolotl-ai-cloud/axolotl 0.18.0 src/axolotl/integrations/diffusion/trainer.py `_compute_diffusion_loss`
 [openrlhf] OpenRLHF/OpenRLHF 3c3be62 openrlhf/models/actor.py `Actor.forward`, openrlhf/models/utils.py
 `log_probs_from_logits`, `compute_entropy`
 """
@@ -389,6 +390,21 @@ def _anchored(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     return graph.call("add", [weighed, divergence], [scalar(graph)], passes_gradient=True)
 
 
+def _of_masked(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[ax] A masked-diffusion network: logits moved on by a position, a copy of those at masked positions, here all, and
+    their cross entropy; the trainer's variables hold all three."""
+    size = logits.num_bytes
+    filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("first", "others")]
+    moved, taken = (graph.value(f"logits.{name}", size) for name in ("moved", "masked"))
+    graph.call("cat", [logits], [moved], backward_temporaries=filled)
+    graph.call("index", [moved], [taken])
+    wide = taken if spec.itemsize == FP32 else cast(
+        graph, taken, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    loss = _torch(graph, wide, replace(spec, itemsize=FP32))
+    graph.hold(logits, moved, taken)
+    return loss
+
+
 def _torchtune_distilled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """[torchtune] `ForwardKLWithChunkedOutputLoss`, then `CEWithChunkedOutputLoss`: of every chunk the teacher's
     chances and the student's log-probabilities in fp32 are kept, and a mask of a byte; the loop holds both logits."""
@@ -403,6 +419,8 @@ def _torchtune_distilled(graph: Graph, logits: Value, spec: Vocabulary) -> Value
     graph.hold(logits, teacher)
     return graph.call("add", [entropy, divergence], [scalar(graph)], passes_gradient=True)
 
+
+MASKED: Final = "log_probabilities of masked positions"
 
 TORCHTUNE_DISTILLED: Final = "log_probabilities of torchtune's teacher"
 
@@ -451,6 +469,7 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     LOGITS_ALONE: _logits_alone,
     TORCHTUNE_DISTILLED: _torchtune_distilled,
     distillation_loss("asft"): _anchored,
+    MASKED: _of_masked,
     **{distillation_loss(kind, by_rows=by_rows): partial(_distilled, kind=kind, by_rows=by_rows)
        for kind in ("forward", "reverse", "mixture") for by_rows in (False, True)},
     **{policy_loss(divided, entropy): partial(_policy, divided=divided, entropy=entropy)

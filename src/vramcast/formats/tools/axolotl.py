@@ -71,6 +71,7 @@ PLUGINS: Final = {
     "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin": "cut_cross_entropy",
     "axolotl.integrations.swanlab.SwanLabPlugin": "", "axolotl.integrations.lm_eval.LMEvalPlugin": "",
     "axolotl.integrations.kernels.KernelsPlugin": "kernels",
+    "axolotl.integrations.diffusion.DiffusionPlugin": "diffusion",
     "axolotl.integrations.expert_parallel.ExpertParallelPlugin": "expert_parallel",
 }
 """Plugins that only print, and those whose switches are read apart."""
@@ -146,6 +147,9 @@ def read(config: Config) -> Reading:
         del options["loss"]
     _network(values, options)
     options = together(options, _unfrozen(values), _float8(values, options))
+    if "diffusion" in plugins:
+        options = _diffused(values, options)
+        notes.append("diffusion: as many logits as if every position were masked: that is an upper bound")
     notes += kernel_notes(values, options)
     notes += [Note("{}: {}", name, why) for name, why in UPPER_BOUNDS.items() if values.flag(name)]
     if "peft" not in options and values.count("lisa_n_layers"):
@@ -260,6 +264,18 @@ def _precision(values: Watched, whole: bool, cuts: bool) -> dict[str, Any]:
     if half or narrow or values.flag("load_in_8bit"):
         return {"precision": "amp-fp16" if half else "fp16"}
     return {"precision": "tf32" if values.get("tf32") in (True, "auto", "true") else "fp32"}
+
+
+def _diffused(values: Watched, options: dict[str, Any]) -> dict[str, Any]:
+    """A loss of masked positions alone, under a mask of all pairs of positions [ax integrations/diffusion/trainer.py]."""
+    values.section("diffusion").ignore("*")  # how much is masked, and samples between steps
+    if options.keys() & {"sharded-by", "compile"} or options.get("loss") != "eager" or options["objective"] not in (
+            "sft", "pretrain"):
+        values.cannot("diffusion", "is modelled without sharding, compilation and fused losses")
+    if str(values.get("attn_implementation") or "sdpa") != "sdpa":
+        values.cannot("attn_implementation", "reads no mask of pairs of positions; sdpa does", option="attention")
+    options = {name: value for name, value in options.items() if name != "attention"}
+    return together(options, {"engine-option": ("masked_diffusion=true", "padded=true")})
 
 
 def _float8(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
