@@ -142,8 +142,8 @@ def test_the_chunked_loss_agrees_with_traces(
 
 
 def test_the_loss_of_masked_positions_holds_four_copies_of_the_logits() -> None:
-    """axolotl's `_compute_diffusion_loss` under autocast in a simulation has 4,599 MiB of a small network over 4 x 1,024
-    positions and 64,000 words; this had 0.4 % less."""
+    """axolotl's `_compute_diffusion_loss` under autocast in a simulation: 4,599 MiB of a small network over 4 x 1,024
+    positions and 64,000 words, 0.4 % more than this."""
     asked = {"model": "llama-3.2-1b", "layers": 1, "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "seq-len": 1024,
              "micro-batch": 4, "precision": "amp-bf16", "loss": "eager", "optimizer": "sgd"}
     step = huggingface.ranks(job_of({**asked, "engine-option": ("masked_diffusion=true", "padded=true")}))[0].phases[

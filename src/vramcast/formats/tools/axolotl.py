@@ -267,7 +267,7 @@ def _precision(values: Watched, whole: bool, cuts: bool) -> dict[str, Any]:
 
 
 def _diffused(values: Watched, options: dict[str, Any]) -> dict[str, Any]:
-    """A loss of masked positions alone, under a mask of all pairs of positions [ax integrations/diffusion/trainer.py]."""
+    """A loss of masked positions alone, under a mask of all pairs [ax integrations/diffusion/trainer.py]."""
     values.section("diffusion").ignore("*")  # how much is masked, and samples between steps
     if options.keys() & {"sharded-by", "compile"} or options.get("loss") != "eager" or options["objective"] not in (
             "sft", "pretrain"):
