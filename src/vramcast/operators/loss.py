@@ -391,8 +391,8 @@ def _anchored(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
 
 
 def _of_masked(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[ax] A masked-diffusion network: logits moved on by a position, a copy of those that are masked, here all, and their
-    cross entropy; the trainer's variables hold all three."""
+    """[ax] A masked-diffusion network: logits moved on by a position, a copy of those that are masked, here all, and
+    their cross entropy; the trainer's variables hold all three."""
     size = logits.num_bytes
     filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("first", "others")]
     moved, taken = (graph.value(f"logits.{name}", size) for name in ("moved", "masked"))

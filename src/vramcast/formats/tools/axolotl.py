@@ -249,9 +249,7 @@ def _precision(values: Watched, whole: bool, cuts: bool) -> dict[str, Any]:
     values.flag("bfloat16")
     if wide in (True, "true", "full") or values.flag("bfloat16") or (wide == "auto" and not half):
         if whole:
-            kernel = values.get("attn_implementation")
-            legacy = next((LEGACY[name] for name in LEGACY if values.flag(name)), None)
-            if (kernel or legacy) in (None, "sdpa", "eager") and not cuts:
+            if _kernel_name(values) in (None, "sdpa", "eager") and not cuts:
                 if alone:
                     values.cannot("bf16", NARROW, option="precision")
                 return {"precision": "bf16", "engine-option": ("autocast=true", "fp32_modules=true")}
@@ -272,7 +270,7 @@ def _diffused(values: Watched, options: dict[str, Any]) -> dict[str, Any]:
     if options.keys() & {"sharded-by", "compile"} or options.get("loss") != "eager" or options["objective"] not in (
             "sft", "pretrain"):
         values.cannot("diffusion", "is modelled without sharding, compilation and fused losses")
-    if str(values.get("attn_implementation") or "sdpa") != "sdpa":
+    if _kernel_name(values) not in (None, "sdpa"):
         values.cannot("attn_implementation", "reads no mask of pairs of positions; sdpa does", option="attention")
     options = {name: value for name, value in options.items() if name != "attention"}
     return together(options, {"engine-option": ("masked_diffusion=true", "padded=true")})
@@ -329,10 +327,14 @@ def _recompute(values: Watched) -> dict[str, Any]:
     return full | {"offload-activations": True}
 
 
+def _kernel_name(values: Watched) -> str | None:
+    legacy = next((LEGACY[name] for name in LEGACY if values.flag(name)), None)
+    return values.text("attn_implementation") or legacy
+
+
 def _attention(values: Watched) -> dict[str, Any]:
     """The kernel; packed samples run without a mask where PyTorch's own would need one [ax `sdpa_varlen`]."""
-    legacy = next((LEGACY[name] for name in LEGACY if values.flag(name)), None)
-    given = values.text("attn_implementation") or legacy
+    given = _kernel_name(values)
     if given is None:
         return {}
     if given in HUB_FLASH:
