@@ -267,7 +267,7 @@ def test_runs_are_asked_with_options_that_users_have(monkeypatch: pytest.MonkeyP
 # The page's measured cases are what the program prints.
 
 FILES = tuple(sorted(PUBLISHED.glob("*.jsonl")))
-SAMPLED = {"recipes": 120, "kernels": 1, "megatron_b200": 1}
+SAMPLED = {"recipes": 60, "kernels": 1, "megatron_b200": 1}
 """One row of so many (12, where nothing is said) is predicted anew, of every group and level at least one: all of them
 take more than a minute."""
 
