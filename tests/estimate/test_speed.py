@@ -58,6 +58,8 @@ def test_published_speeds_of_current_engines_are_met() -> None:
 def test_query_heads_that_share_a_cache_read_it_once_since_the_release_that_lets_them() -> None:
     cases = [case for case in published("tensorrt-llm@0.6") if "70b" in case.name or "180b" in case.name]
     assert cases and max(abs(case.error) for case in cases) < 0.25  # 1.05 where they did before
+    cached = [case for case in published("tensorrt-llm@0.6") if "a100" in case.name and "2048 2048" in case.name]
+    assert cached and max(case.error for case in cached) < 0.1  # 0.2 where attention read beyond what memory gives
     before, after = (
         step_s("llama-2-70b", f"tensorrt-llm@{version}", gpus="4xh100", tp=4, concurrency=64, weights="fp8")
         for version in ("0.7", "0.8")

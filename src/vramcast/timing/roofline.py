@@ -22,6 +22,7 @@ from vramcast.timing.kernels import Kernels, kernels_of, looked_up, relative_of,
 from vramcast.timing.rates import (
     OF_FASTEST,
     PCIE_SHARE,
+    READS,
     SHAPES,
     Beside,
     Links,
@@ -83,7 +84,9 @@ class Machine(Struct, frozen=True):
         moved = {"weights": work.weight_bytes, "cache": work.cache_bytes, "activations": work.activation_bytes}
         if found.computes or not work.num_bytes:
             return {"compute": found.seconds / OF_FASTEST.value}
-        return {cause: found.seconds * size / work.num_bytes for cause, size in moved.items()}
+        most = READS.get(self.gpu.arch)
+        least_s = least_reading_s([(work, 1)], self.gpu) / most.value if most else 0.0
+        return {cause: max(found.seconds, least_s) * size / work.num_bytes for cause, size in moved.items()}
 
     def product_s(self, work: Work, placement: Placement) -> float:
         """Seconds of an operator's operations at the achieved rate."""
