@@ -40,7 +40,7 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
     {"framework": "nemo-rl", "model": "qwen2.5-7b"}, {"alloc_conf": "expandable_segments:True"}, {"padded": True},
     {"model": "qwen3-30b-a3b", "gpus": "8xh200", "ulysses": 2},
     {"reward_model": "qwen2.5-0.5b", "reward_micro_batch": 32, "framework": "verl@0.7"},
-    {"reward_model": "qwen2.5-0.5b", "engine": "megatron", "sleep": False, "reward_fraction": 0.2},
+    {"reward_model": "llama-3-8b-rm", "engine": "megatron", "sleep": False, "reward_fraction": 0.3},
     {"model": "qwen2.5-vl-3b", "image_size": 448, "images": 2, "padded": False},
     {"framework": "openrlhf", "reward_model": "qwen2.5-0.5b", "algorithm": "ppo"},
     {"framework": "ms-swift", "engine": "megatron", "peft": "lora", "trainer_leaves": True, "trainer_sleep": True,

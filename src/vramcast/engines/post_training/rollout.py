@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.job import Precision
+from vramcast.domain.model import Head
 from vramcast.domain.post_training import PostTrainingJob, Rollout
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
@@ -113,7 +114,8 @@ def rating_job(job: PostTrainingJob) -> PostTrainingJob | None:
 
     It is verl's own with the defaults of its `rollout`: no graphs, half of the card, two ranks; and sleeps with its
     weights on the host [verl config/reward/reward.yaml, experimental/reward_loop/reward_model.py]. Its cache fills that
-    share, so that a head of one column instead of the vocabulary's moves nothing of the sum.
+    share, so that a head of one column instead of the vocabulary's moves nothing of the sum: it is served as a
+    language model of the same layers.
 
     Raises: Unsupported where the engine that generates has cards of its own
     """
@@ -123,7 +125,8 @@ def rating_job(job: PostTrainingJob) -> PostTrainingJob | None:
         raise Unsupported("the engine of a reward network beside cards of the engine's own is not modelled; leave out "
                           "--rollout-gpus")
     asked = job.rollout
-    return replace(job, model=job.reward, reward=None, plan=replace(job.plan, peft=None), rollout=Rollout(
+    model = job.reward if job.reward.head is not Head.CLASSIFIER else replace(job.reward, head=Head.LM)
+    return replace(job, model=model, reward=None, plan=replace(job.plan, peft=None), rollout=Rollout(
         tp=asked.reward_tp or min(RATING_TP, job.cluster.count), memory_fraction=asked.reward_fraction, graphs=False,
         max_sequences=RATED_AT_ONCE))
 

@@ -441,8 +441,6 @@ def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> N
         values.cannot("distillation.nnodes", "is not above 0: the teacher needs cards of its own, or verl stops")
     for name in REPLAYS:
         values.get(name)
-    if version_of(release) >= ENGINES_ALONE_SINCE and str(values.get(LEGACY, "disable")) != "disable":
-        values.cannot(LEGACY, "is gone")
     if values.get("model.lora_rank"):  # the reference is the network without its adapter
         values.pop("ref.fsdp_config.model_dtype", None)
     if not megatron:
@@ -467,10 +465,6 @@ def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> N
                 name.startswith("model.lora.") and not values.get("model.lora.rank")):
             values.get(name)
 
-
-LEGACY: Final = "trainer.use_legacy_worker_impl"
-ENGINES_ALONE_SINCE: Final = (0, 9)
-"""First release whose workers are engines, whatever this asked before."""
 
 REPLAYS: Final = ("rollout.enable_rollout_routing_replay", "actor.megatron.router_replay.mode")
 
