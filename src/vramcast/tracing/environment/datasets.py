@@ -13,22 +13,20 @@ import glob
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Mapping
+from functools import partial, wraps
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from vramcast.errors import Note
-from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.patches import Answer, Patches
 from vramcast.tracing.environment.rows import SEQUENCE, picture
-from vramcast.tracing.simulation import Simulation, running
+from vramcast.tracing.simulation import Simulation
 
 STANDS_IN: Final = "{}: its files are not there; as many black images of the same size stand in"
 NO_FOLDER: Final = "{}: there is no such folder; {} black images of {} x {} of {} classes stand in"
@@ -54,10 +52,8 @@ PICTURES: Final[dict[str, tuple[int, int, int | str]]] = {
 known of each: one of so many classes, a mask, or attributes."""
 
 
-def _note(dataset: Any) -> None:
-    simulation = running()
-    if simulation is not None:
-        simulation.assumptions.note(Note(STANDS_IN, type(dataset).__name__), simulation.origins.place())
+def _note(dataset: Any, simulation: Simulation) -> None:
+    simulation.assumptions.note(Note(STANDS_IN, type(dataset).__name__), simulation.origins.place())
 
 
 def _label(dataset: Any, classes: int, count: int) -> None:
@@ -73,146 +69,113 @@ def _make_root(root: Any, is_fetched: Any) -> None:
         Path(root).mkdir(parents=True, exist_ok=True)
 
 
-@contextmanager
-def digits(module: ModuleType) -> Iterator[None]:
-    """Around `torchvision.datasets.mnist`."""
-    yield
-    kind: Any = module.MNIST
-    exists, download, load = kind._check_exists, kind.download, kind._load_data
-
-    def loaded(self: Any) -> Any:
-        if running() is None or exists(self):
-            return load(self)
-        _note(self)
-        count = 60_000 if self.train else 10_000
-        return torch.zeros((count, 28, 28), dtype=torch.uint8), torch.arange(count) % 10
-
-    kind._check_exists = lambda self: running() is not None or exists(self)
-    kind.download = lambda self: _make_root(self.root, True) if running() is not None else download(self)
-    kind._load_data = loaded
+def _digits(simulation: Simulation, load: Any, /, self: Any) -> Any:
+    if self._check_exists.__wrapped__(self):
+        return load(self)
+    _note(self, simulation)
+    count = 60_000 if self.train else 10_000
+    return torch.zeros((count, 28, 28), dtype=torch.uint8), torch.arange(count) % 10
 
 
-@contextmanager
-def small_images(module: ModuleType) -> Iterator[None]:
-    """Around `torchvision.datasets.cifar`."""
-    yield
-    kind: Any = module.CIFAR10
-    make, base = kind.__init__, kind.__mro__[1]
-
-    def made(
-        self: Any, root: Any, train: bool = True, transform: Any = None, target_transform: Any = None,
-        download: bool = False,
-    ) -> None:
-        base.__init__(self, root, transform=transform, target_transform=target_transform)
-        if running() is None or self._check_integrity():
-            make(self, root, train, transform, target_transform, download)
-            return
-        _note(self)
-        _make_root(root, download)
-        labels = LABELS.get(type(self).__name__, 10)
-        count, self.train = 50_000 if train else 10_000, train
-        self.data = vars(module)["np"].zeros((count, 32, 32, 3), dtype="uint8")
-        _label(self, labels, count)
-
-    kind.__init__ = made
+def _small_images(
+    simulation: Simulation, make: Any, /, self: Any, root: Any, train: bool = True, transform: Any = None,
+    target_transform: Any = None, download: bool = False,
+) -> None:
+    vision().__init__(self, root, transform=transform, target_transform=target_transform)
+    if self._check_integrity():
+        make(self, root, train, transform, target_transform, download)
+        return
+    _note(self, simulation)
+    _make_root(root, download)
+    labels = LABELS.get(type(self).__name__, 10)
+    count, self.train = 50_000 if train else 10_000, train
+    self.data = np.zeros((count, 32, 32, 3), dtype="uint8")
+    _label(self, labels, count)
 
 
-@contextmanager
-def folders(module: ModuleType) -> Iterator[None]:
-    """Around `torchvision.datasets.folder`."""
-    yield
-    kind: Any = module.ImageFolder
-    make, base = kind.__init__, kind.__mro__[2]
-
-    def made(self: Any, root: Any, transform: Any = None, target_transform: Any = None, *args: Any, **how: Any) -> None:
-        size = _stand_in(root)
-        if size is None:
-            make(self, root, transform, target_transform, *args, **how)
-            return
-        base.__init__(self, root, transform=transform, target_transform=target_transform)
-        image: Any = import_module("PIL.Image")
-        self.loader = lambda _path: image.new("RGB", size)
-        _label(self, CLASSES, IMAGES)
-        self.imgs = [("", label) for label in self.targets]
-        self.samples = [("", label % SHOWN) for label in self.targets]
-
-    kind.__init__ = made
+def _folder(
+    simulation: Simulation, make: Any, /, self: Any, root: Any, transform: Any = None,
+    target_transform: Any = None, *args: Any, **how: Any,
+) -> None:
+    size = _stand_in(root, simulation)
+    if size is None:
+        make(self, root, transform, target_transform, *args, **how)
+        return
+    vision().__init__(self, root, transform=transform, target_transform=target_transform)
+    image: Any = import_module("PIL.Image")
+    self.loader = lambda _path: image.new("RGB", size)
+    _label(self, CLASSES, IMAGES)
+    self.imgs = [("", label) for label in self.targets]
+    self.samples = [("", label % SHOWN) for label in self.targets]
 
 
-@contextmanager
-def pictures(module: ModuleType) -> Iterator[None]:
-    """Around `torchvision.datasets`."""
-    yield
-    for name, (width, height, target) in PICTURES.items():
-        kind: Any = getattr(module, name)
-        kind.__init__ = _or_black(kind, kind.__init__, (width, height), target)
-
-
-def _or_black(kind: Any, make: Callable[..., None], size: tuple[int, int], target: int | str) -> Callable[..., None]:
-    bind = signature(make).bind
-    base: Any = import_module("torchvision.datasets.vision").VisionDataset
+def _pictures(
+    name: str, simulation: Simulation, make: Any, /, self: Any, *args: Any, **how: Any
+) -> None:
+    (*size, target), given = PICTURES[name], signature(make).bind(self, *args, **how).arguments
+    rest = given.pop("kwargs", {})
+    given.pop("self")
+    try:
+        make(self, **{**given, **({"download": False} if "download" in given else {})}, **rest)
+        return
+    except (OSError, RuntimeError):
+        pass  # whichever way it says that they are not there
+    words = {**given, **rest}
+    vision().__init__(
+        self, words["root"], **{name: words.get(name) for name in ("transforms", "transform", "target_transform")}
+    )
+    simulation.assumptions.note(Note(NO_PICTURES, name, IMAGES, *size), simulation.origins.place())
+    _make_root(words["root"], words.get("download"))
+    is_mask = target == MASK or words.get("target_types") == "segmentation"
+    _label(self, target if isinstance(target, int) else 0, IMAGES)
+    self.labels = self.targets
     image: Any = import_module("PIL.Image")
 
-    @wraps(make)
-    def made(self: Any, *args: Any, **how: Any) -> None:
-        simulation, given = running(), bind(self, *args, **how).arguments
-        if simulation is None:
-            make(self, *args, **how)
-            return
-        rest = given.pop("kwargs", {})
-        given.pop("self")
-        try:
-            make(self, **{**given, **({"download": False} if "download" in given else {})}, **rest)
-            return
-        except (OSError, RuntimeError):
-            pass  # whichever way it says that they are not there
-        words = {**given, **rest}
-        base.__init__(
-            self, words["root"], **{name: words.get(name) for name in ("transforms", "transform", "target_transform")}
-        )
-        simulation.assumptions.note(
-            Note(NO_PICTURES, kind.__name__, IMAGES, *size), simulation.origins.place()
-        )
-        _make_root(words["root"], words.get("download"))
-        is_mask = target == MASK or words.get("target_types") == "segmentation"
-        _label(self, target if isinstance(target, int) else 0, IMAGES)
-        self.labels = self.targets
+    def item(self: Any, index: int) -> Any:
+        known = image.new("L", size) if is_mask else self.targets[index % IMAGES]
+        known = known if self.classes or is_mask else torch.zeros(ATTRIBUTES, dtype=torch.int64)
+        shown = image.new("RGB", size)
+        return (shown, known) if self.transforms is None else self.transforms(shown, known)
 
-        def item(self: Any, index: int) -> Any:
-            known = image.new("L", size) if is_mask else self.targets[index % IMAGES]
-            known = known if self.classes or is_mask else torch.zeros(ATTRIBUTES, dtype=torch.int64)
-            shown = image.new("RGB", size)
-            return (shown, known) if self.transforms is None else self.transforms(shown, known)
-
-        self.__class__ = type(kind.__name__, (kind,), {"__getitem__": item, "__len__": lambda _self: IMAGES})
-
-    return made
+    kind = getattr(import_module("torchvision.datasets"), name)
+    self.__class__ = type(name, (kind,), {"__getitem__": item, "__len__": lambda _self: IMAGES})
 
 
-@contextmanager
-def folders_of_timm(module: ModuleType) -> Iterator[None]:
-    """Around `timm.data.readers.reader_factory`, whose readers give a file and its class."""
-    yield
-    create = module.create_reader
+def _reader(
+    simulation: Simulation, create: Any, /, name: str, root: Any = None, *args: Any, **how: Any
+) -> Any:
+    """One of timm, which gives a file and its class."""
+    size = _stand_in(root, simulation) if root and not re.search(":|/|^(?:hfds|tfds|wds)", name) else None
+    if size is None:
+        return create(name, root, *args, **how)
+    black = picture(*size)
     readers: Any = import_module("timm.data.readers.reader")
-
-    def created(name: str, root: Any = None, *args: Any, **how: Any) -> Any:
-        size = _stand_in(root) if root and not re.search(":|/|^(?:hfds|tfds|wds)", name) else None
-        if size is None:
-            return create(name, root, *args, **how)
-        black = picture(*size)
-        return type("BlackImages", (readers.Reader,), {
-            "__len__": lambda _self: IMAGES, "_filename": lambda _self, index, *_, **_how: f"{index}.png",
-            "__getitem__": lambda _self, index: (io.BytesIO(black), index % SHOWN),
-        })()
-
-    vars(module)["create_reader"] = created
+    return type("BlackImages", (readers.Reader,), {
+        "__len__": lambda _self: IMAGES, "_filename": lambda _self, index, *_, **_how: f"{index}.png",
+        "__getitem__": lambda _self, index: (io.BytesIO(black), index % SHOWN),
+    })()
 
 
-def _stand_in(root: Any) -> tuple[int, int] | None:
+def vision() -> Any:
+    return import_module("torchvision.datasets.vision").VisionDataset
+
+
+ANSWERS: Final[Mapping[str, Mapping[str, Answer]]] = {
+    "torchvision.datasets.mnist": {
+        "MNIST._check_exists": lambda _simulation, _exists, _self: True, "MNIST._load_data": _digits,
+        "MNIST.download": lambda _simulation, _download, self: _make_root(self.root, True),
+    },
+    "torchvision.datasets.cifar": {"CIFAR10.__init__": _small_images},
+    "torchvision.datasets.folder": {"ImageFolder.__init__": _folder},
+    "torchvision.datasets": {f"{name}.__init__": partial(_pictures, name) for name in PICTURES},
+    "timm.data.readers.reader_factory": {"create_reader": _reader},
+}
+"""Module -> what is answered of it."""
+
+
+def _stand_in(root: Any, simulation: Simulation) -> tuple[int, int] | None:
     """Width and height of images that stand in for those of a folder that is not there; None for one that is."""
-    simulation = running()
-    if simulation is None or Path(root).is_dir():
+    if Path(root).is_dir():
         return None
     side = simulation.data.get("image")
     width, height = (side, side) if side else (WIDTH, HEIGHT)

@@ -8,8 +8,6 @@ and classes of one graph, or, for collections that take their features from labe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from itertools import pairwise
 from types import ModuleType
@@ -31,10 +29,8 @@ PER_CLASS, VALIDATION, TEST = 20, 500, 1000
 Sizes = dict[str, str]
 
 
-@contextmanager
-def graphs_of_pyg(module: ModuleType) -> Iterator[None]:
-    """Around `torch_geometric.data.dataset`."""
-    yield
+def graphs_of_pyg(module: ModuleType) -> None:
+    """`torch_geometric.data.dataset`: what is not fetched is made."""
     kind: Any = vars(module)["Dataset"]
     files: Any = import_module("torch_geometric.io.fs")
     download, process, read = kind._download, kind._process, files.torch_load

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import socket
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache, wraps
+from collections.abc import Callable, Mapping
+from functools import cache, partial, wraps
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +21,7 @@ from urllib.parse import urlsplit
 import torch
 
 from vramcast.errors import Note, Unsupported
-from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.patches import Answer, Patches, answered
 from vramcast.tracing.environment.repositories import INDEX, VARIANT, WEIGHTS, Maker, files_of, make_weights
 from vramcast.tracing.environment.saving import OF_TENSORS, Unread
 from vramcast.tracing.simulation import Simulation, running
@@ -88,53 +87,30 @@ def patch_addresses(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.hub, "load", loaded)
     patches.set(torch.hub, "list", listed)
     patches.set(torch.hub, "load_state_dict_from_url", from_address)
-    patches.set(torch.hub, "download_url_to_file", unless_weights(to_file))
-    patches.set(urllib.request, "urlretrieve", unless_weights(retrieve))
+    patches.set(torch.hub, "download_url_to_file", answered(to_file, unless_weights))
+    patches.set(urllib.request, "urlretrieve", answered(retrieve, unless_weights))
     patches.set(torch.nn.Module, "load_state_dict", loading_nothing_unread())
 
 
-def unless_weights(fetch: Callable[..., Any]) -> Callable[..., Any]:
-    """What fetches a file by its address; weights it does not, so that `torch.load` does not find them."""
-
-    @wraps(fetch)
-    def fetched(url: Any, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        if simulation is None or not urlsplit(str(url)).path.endswith(OF_WEIGHTS):
-            return fetch(url, *args, **kwargs)
-        simulation.assumptions.note(UNFETCHED, simulation.origins.place())
-        return None
-
-    return fetched
+def unless_weights(simulation: Simulation, fetch: Any, /, url: Any, *args: Any, **kwargs: Any) -> Any:
+    """A file fetched by its address; weights are not, so that `torch.load` does not find them."""
+    if not urlsplit(str(url)).path.endswith(OF_WEIGHTS):
+        return fetch(url, *args, **kwargs)
+    simulation.assumptions.note(UNFETCHED, simulation.origins.place())
+    return None
 
 
-@contextmanager
-def downloads(module: ModuleType) -> Iterator[None]:
-    """Around `torchvision.datasets.utils`."""
-    yield
-    vars(module)["download_url"] = unless_weights(vars(module)["download_url"])
+def cached_file(
+    simulation: Simulation, cached: Any, /, repo_id: str, filename: str, *args: Any, **kwargs: Any
+) -> Any:
+    """`huggingface_hub.try_to_load_from_cache`."""
+    found, made = cached(repo_id, filename, *args, **kwargs), _place(simulation, repo_id, filename)
+    return str(made) if not isinstance(found, str) and made.exists() else found
 
 
-@contextmanager
-def hub_of_files(module: ModuleType) -> Iterator[None]:
-    """Around `huggingface_hub.file_download`."""
-    yield
-    vars(module)["hf_hub_download"] = _or_stand_in(vars(module)["hf_hub_download"])
-    cached = vars(module)["try_to_load_from_cache"]
-
-    @wraps(cached)
-    def loaded(repo_id: str, filename: str, *args: Any, **kwargs: Any) -> Any:
-        found, simulation = cached(repo_id, filename, *args, **kwargs), running()
-        made = None if simulation is None else _place(simulation, repo_id, filename)
-        return str(made) if not isinstance(found, str) and made is not None and made.exists() else found
-
-    vars(module)["try_to_load_from_cache"] = loaded
-
-
-@contextmanager
-def lists_of_hub(module: ModuleType) -> Iterator[None]:
-    """Around `huggingface_hub.hf_api`: what a repository of the catalogue holds, where the hub does not answer; nothing
-    is written to it."""
-    yield
+def lists_of_hub(module: ModuleType) -> None:
+    """`huggingface_hub.hf_api`: what a repository of the catalogue holds, where the hub does not answer; nothing is
+    written to it."""
     api = vars(module)["HfApi"]
     ask = api.model_info
 
@@ -176,138 +152,93 @@ def _unwritten(module: ModuleType) -> dict[str, Callable[..., Any]]:
 
     stand_ins: dict[str, Callable[..., Any]] = {"create_repo": repository, "whoami": user}
     stand_ins |= dict.fromkeys(("create_commit", "upload_file", "upload_folder"), commit)
-    return {name: _while_running(getattr(api, name), method) for name, method in stand_ins.items()}
+    return {name: answered(getattr(api, name), partial(_instead, method)) for name, method in stand_ins.items()}
 
 
-def _while_running(method: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (method if running() is None else stand_in)(*args, **kwargs)
-
-    return call
+def _instead(stand_in: Any, _simulation: Simulation, _method: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return stand_in(*args, **kwargs)
 
 
-@contextmanager
-def snapshots_of_hub(module: ModuleType) -> Iterator[None]:
-    """Around `huggingface_hub._snapshot_download`: a whole repository of the catalogue, where the hub is silent."""
-    yield
-    fetch = vars(module)["snapshot_download"]
+def snapshot(simulation: Simulation, fetch: Any, /, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+    """`huggingface_hub.snapshot_download`: a whole repository of the catalogue, where the hub is silent."""
+    files = files_of(repo_id) if kwargs.get("repo_type") in (None, "model") and not answers() else None
+    if files is None:
+        return fetch(repo_id, *args, **kwargs)
+    try:
+        return fetch(repo_id, *args, **{**kwargs, "local_files_only": True, "local_dir": None})
+    except Exception:
+        folder = Path(kwargs.get("local_dir") or _place(simulation, f"{repo_id}/snapshot", ""))
+    patterns = {name: kwargs.get(name) for name in ("allow_patterns", "ignore_patterns")}
     chosen: Any = import_module("huggingface_hub.utils").filter_repo_objects
-
-    @wraps(fetch)
-    def fetched(repo_id: str, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        is_model = kwargs.get("repo_type") in (None, "model")
-        files = files_of(repo_id) if simulation is not None and is_model and not answers() else None
-        if simulation is None or files is None:
-            return fetch(repo_id, *args, **kwargs)
-        try:
-            return fetch(repo_id, *args, **{**kwargs, "local_files_only": True, "local_dir": None})
-        except Exception:
-            folder = Path(kwargs.get("local_dir") or _place(simulation, f"{repo_id}/snapshot", ""))
-        patterns = {name: kwargs.get(name) for name in ("allow_patterns", "ignore_patterns")}
-        _write_all(folder, {name: files[name] for name in chosen(files, **patterns)}, simulation)
-        return str(folder)
-
-    vars(module)["snapshot_download"] = fetched
+    _write_all(folder, {name: files[name] for name in chosen(files, **patterns)}, simulation)
+    return str(folder)
 
 
-@contextmanager
-def plain_tokenizers(module: ModuleType) -> Iterator[None]:
-    """Around `transformers.tokenization_utils_base`: a tokenizer that stands in is read as its file says, not by a
+def plain_tokenizer(
+    simulation: Simulation, load: Any, /, class_: Any, files: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """`PreTrainedTokenizerBase._from_pretrained`: a tokenizer that stands in is read as its file says, not by a
     family's own class, which would make another of its vocabulary (Qwen2Tokenizer: one that knows no text)."""
-    yield
-    load = vars(module)["PreTrainedTokenizerBase"]._from_pretrained.__func__
-
-    def loaded(class_: Any, files: Any, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        if simulation is not None and str(files.get("tokenizer_file")).startswith(str(simulation.folder)):
-            backend: Any = import_module("transformers.tokenization_utils_tokenizers")
-            class_ = backend.TokenizersBackend
-        return load(class_, files, *args, **kwargs)
-
-    vars(module)["PreTrainedTokenizerBase"]._from_pretrained = classmethod(loaded)
+    if str(files.get("tokenizer_file")).startswith(str(simulation.folder)):
+        class_ = import_module("transformers.tokenization_utils_tokenizers").TokenizersBackend
+    return load(class_, files, *args, **kwargs)
 
 
-@contextmanager
-def without_pretrained(module: ModuleType) -> Iterator[None]:
-    """Around `timm.models._builder`: modules keep the weights that they are made with."""
-    yield
-    load = vars(module)["load_pretrained"]
-
-    @wraps(load)
-    def loaded(*args: Any, **kwargs: Any) -> None:
-        simulation = running()
-        if simulation is None:
-            load(*args, **kwargs)
-        else:
-            simulation.assumptions.note(UNFETCHED, simulation.origins.place())
-
-    vars(module)["load_pretrained"] = loaded
+def without_pretrained(simulation: Simulation, _load: Any, /, *_args: Any, **_kwargs: Any) -> None:
+    """`load_pretrained` of timm: modules keep the weights that they are made with."""
+    simulation.assumptions.note(UNFETCHED, simulation.origins.place())
 
 
-@contextmanager
-def vocabulary_of_pieces(module: ModuleType) -> Iterator[None]:
-    """Around `tiktoken.load`: what is at an address that does not answer has pieces of one and two bytes."""
-    yield
-    for name in ("data_gym_to_mergeable_bpe_ranks", "load_tiktoken_bpe"):
-        vars(module)[name] = _or_pieces(vars(module)[name])
+def vocabulary(simulation: Simulation, load: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Of tiktoken: what is at an address that does not answer has pieces of one and two bytes."""
+    try:
+        return load(*args, **kwargs)
+    except OSError:
+        address = str(args[0] if args else next(iter(kwargs.values())))
+        if "://" not in address:
+            raise
+    simulation.assumptions.note(PIECES)
+    size = next((size for name, size in VOCABULARIES.items() if name in address), min(VOCABULARIES.values()))
+    single = [bytes((number,)) for number in range(256)]
+    usual = [bytes((number,)) for number in (*range(32, 127), *range(32), *range(127, 256))]
+    pairs = (one + two for one in usual for two in usual)
+    longer = (one + two for one in (a + b for a in usual for b in usual) for two in usual)
+    return {piece: rank for rank, piece in enumerate(islice(chain(single, pairs, longer), size))}
 
 
-def _or_pieces(load: Callable[..., dict[bytes, int]]) -> Callable[..., dict[bytes, int]]:
-    @wraps(load)
-    def loaded(*args: Any, **kwargs: Any) -> dict[bytes, int]:
-        simulation = running()
+def file_of_hub(
+    simulation: Simulation, fetch: Any, /, repo_id: str, filename: str, *args: Any, **kwargs: Any
+) -> Any:
+    """`huggingface_hub.hf_hub_download`."""
+    if kwargs.get("repo_type") not in (None, "model"):
+        return fetch(repo_id, filename, *args, **kwargs)
+    whole = "/".join(filter(None, (kwargs.get("subfolder"), filename)))
+    silent = kwargs.pop("local_files_only", False) or not answers()
+    error: Exception
+    try:
+        return fetch(repo_id, filename, *args, **kwargs, local_files_only=True)
+    except Exception as missing:
+        error = missing
+    if not (silent or filename.endswith(OF_WEIGHTS)):
         try:
-            return load(*args, **kwargs)
-        except OSError:
-            address = str(args[0] if args else next(iter(kwargs.values())))
-            if simulation is None or "://" not in address:
+            return fetch(repo_id, filename, *args, **kwargs)
+        except Exception as refused:
+            if type(refused).__name__ == "RemoteEntryNotFoundError":
                 raise
-        simulation.assumptions.note(PIECES)
-        size = next((size for name, size in VOCABULARIES.items() if name in address), min(VOCABULARIES.values()))
-        single = [bytes((number,)) for number in range(256)]
-        usual = [bytes((number,)) for number in (*range(32, 127), *range(32), *range(127, 256))]
-        pairs = (one + two for one in usual for two in usual)
-        longer = (one + two for one in (a + b for a in usual for b in usual) for two in usual)
-        pieces = islice(chain(single, pairs, longer), size)
-        return {piece: rank for rank, piece in enumerate(pieces)}
-
-    return loaded
-
-
-def _or_stand_in(fetch: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(fetch)
-    def fetched(repo_id: str, filename: str, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        if simulation is None or kwargs.get("repo_type") not in (None, "model"):
-            return fetch(repo_id, filename, *args, **kwargs)
-        whole = "/".join(filter(None, (kwargs.get("subfolder"), filename)))
-        silent = kwargs.pop("local_files_only", False) or not answers()
-        error: Exception
-        try:
-            return fetch(repo_id, filename, *args, **kwargs, local_files_only=True)
-        except Exception as missing:
-            error = missing
-        if not (silent or filename.endswith(OF_WEIGHTS)):
-            try:
-                return fetch(repo_id, filename, *args, **kwargs)
-            except Exception as refused:
-                if type(refused).__name__ == "RemoteEntryNotFoundError":
-                    raise
-                error = refused
-        files = files_of(repo_id)
-        if files is None:
-            if silent or not filename.endswith(OF_WEIGHTS):
-                raise error
-            return fetch(repo_id, filename, *args, **kwargs)
-        name = VARIANT.sub("", whole)
-        if name not in files:
-            entry_missing: Any = import_module("huggingface_hub.errors").EntryNotFoundError
-            raise entry_missing(f"{repo_id} is a stand-in without {whole}")
-        return str(_written(repo_id, name, simulation))
-
-    return fetched
+            error = refused
+    files = files_of(repo_id)
+    if files is None:
+        if silent or not filename.endswith(OF_WEIGHTS):
+            raise error
+        return fetch(repo_id, filename, *args, **kwargs)
+    name = VARIANT.sub("", whole)
+    if name not in files:
+        entry_missing: Any = import_module("huggingface_hub.errors").EntryNotFoundError
+        raise entry_missing(f"{repo_id} is a stand-in without {whole}")
+    path = _place(simulation, repo_id, name)
+    if not path.exists():
+        _write_all(path.parent, {path.name: files[name]}, simulation)
+    return str(path)
 
 
 @cache
@@ -325,57 +256,46 @@ def _place(simulation: Simulation, repo_id: str, name: str) -> Path:
     return simulation.folder / "hub" / repo_id.strip("/").replace("/", "--") / name
 
 
-def _written(repo_id: str, name: str, simulation: Simulation) -> Path:
-    path = _place(simulation, repo_id, name)
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (files_of(repo_id) or {})[name](path, simulation)
-    return path
-
-
 def _write_all(folder: Path, files: Mapping[str, Maker], simulation: Simulation) -> None:
     for name, made in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         made(folder / name, simulation)
 
 
-@contextmanager
-def pipelines_of_files(module: ModuleType) -> Iterator[None]:
-    """Around `diffusers.pipelines.pipeline_utils`: a pipeline of the catalogue that no cache has is a folder here."""
-    yield
-    pipeline: Any = vars(module)["DiffusionPipeline"]
-    fetch = pipeline.download.__func__
-
-    def downloaded(class_: Any, repo_id: str, /, **how: Any) -> Any:
-        simulation, files = running(), files_of(str(repo_id), is_whole=True) or {}
-        if simulation is None or INDEX not in files:
-            return fetch(class_, repo_id, **how)
-        try:
-            return fetch(class_, repo_id, **{**how, "local_files_only": True})
-        except Exception:  # no cache has it, whichever way the library says so
-            folder = _place(simulation, f"{repo_id}/whole", INDEX).parent
-            _write_all(folder, files, simulation)
-            return folder
-
-    pipeline.download = classmethod(downloaded)
+def pipeline_folder(simulation: Simulation, fetch: Any, /, class_: Any, repo_id: str, **how: Any) -> Any:
+    """`DiffusionPipeline.download`: a pipeline of the catalogue that no cache has is a folder here."""
+    files = files_of(str(repo_id), is_whole=True) or {}
+    if INDEX not in files:
+        return fetch(class_, repo_id, **how)
+    try:
+        return fetch(class_, repo_id, **{**how, "local_files_only": True})
+    except Exception:  # no cache has it, whichever way the library says so
+        folder = _place(simulation, f"{repo_id}/whole", INDEX).parent
+        _write_all(folder, files, simulation)
+        return folder
 
 
-@contextmanager
-def folders_without_weights(module: ModuleType) -> Iterator[None]:
-    """Around `transformers.modeling_utils`: a folder with a config alone has weights without data."""
-    yield
-    resolve = vars(module)["_get_resolved_checkpoint_files"]
+def checkpoint_files(simulation: Simulation, resolve: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """`_get_resolved_checkpoint_files` of transformers: a folder with a config alone has weights without data."""
+    name = args[0] if args else kwargs["pretrained_model_name_or_path"]
+    config = Path(str(name)) / "config.json"
+    holds = (path.name.endswith(OF_WEIGHTS) for path in config.parent.glob("*"))
+    if not config.is_file() or any(holds):
+        return resolve(*args, **kwargs)
+    path = _place(simulation, str(config.parent.resolve()), WEIGHTS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make_weights(json.loads(config.read_text(encoding="utf-8")), str(name), path, simulation)
+    return [str(path)], None
 
-    @wraps(resolve)
-    def resolved(*args: Any, **kwargs: Any) -> Any:
-        simulation, name = running(), args[0] if args else kwargs["pretrained_model_name_or_path"]
-        config = Path(str(name)) / "config.json"
-        holds = (path.name.endswith(OF_WEIGHTS) for path in config.parent.glob("*"))
-        if simulation is None or not config.is_file() or any(holds):
-            return resolve(*args, **kwargs)
-        path = _place(simulation, str(config.parent.resolve()), WEIGHTS)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        make_weights(json.loads(config.read_text(encoding="utf-8")), str(name), path, simulation)
-        return [str(path)], None
 
-    vars(module)["_get_resolved_checkpoint_files"] = resolved
+ANSWERS: Final[Mapping[str, Mapping[str, Answer]]] = {
+    "huggingface_hub.file_download": {"hf_hub_download": file_of_hub, "try_to_load_from_cache": cached_file},
+    "huggingface_hub._snapshot_download": {"snapshot_download": snapshot},
+    "transformers.modeling_utils": {"_get_resolved_checkpoint_files": checkpoint_files},
+    "transformers.tokenization_utils_base": {"PreTrainedTokenizerBase._from_pretrained": plain_tokenizer},
+    "diffusers.pipelines.pipeline_utils": {"DiffusionPipeline.download": pipeline_folder},
+    "timm.models._builder": {"load_pretrained": without_pretrained},
+    "torchvision.datasets.utils": {"download_url": unless_weights},
+    "tiktoken.load": dict.fromkeys(("data_gym_to_mergeable_bpe_ranks", "load_tiktoken_bpe"), vocabulary),
+}
+"""Module -> what is answered of it."""

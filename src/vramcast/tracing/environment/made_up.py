@@ -14,12 +14,9 @@ import os
 import re
 import traceback
 import wave
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path, PurePath
-from types import ModuleType
 from typing import Any, Final
 
 from vramcast.errors import Note
@@ -27,7 +24,7 @@ from vramcast.tracing.environment.datasets import HEIGHT, WIDTH
 from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.environment.rows import BRIEF, LONG, ROWS, SENTENCE, SEQUENCE, SHORT, columns_in, text_of
 from vramcast.tracing.packages import UNREACHED, is_installed_at, project_text
-from vramcast.tracing.simulation import Simulation, running
+from vramcast.tracing.simulation import Simulation
 
 FOLDER: Final = "{}: there is no such folder; {} files stand in: {}"
 BELOW: Final = "{}: files that are opened there are not there; black images, silence and the like stand in"
@@ -193,32 +190,14 @@ MAKERS: Final[dict[str, Callable[[Path, str, str, Simulation], Note]]] = {
     **dict.fromkeys(KINDS, _make_image), ".txt": _make_text, ".json": _make_rows, ".jsonl": _make_rows,
     **dict.fromkeys(SOUNDS, _make_sound),
 }
+def led(simulation: Simulation, opens: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """What opens a file in C by a path, led to where it is for this run."""
+    given = tuple(simulation.led(arg) if isinstance(arg, (str, os.PathLike)) else arg for arg in args[:2])
+    return opens(*given, *args[2:], **kwargs)
+
+
 OPENS: Final = {"cv2": "imread", "soundfile": "SoundFile.__init__", "torchvision.io.image": "read_file"}
-"""Module -> what opens a file in C there, by a path."""
-
-
-@contextmanager
-def opened_in_c(module: ModuleType) -> Iterator[None]:
-    """Around one of them."""
-    yield
-    *owners, name = OPENS[module.__name__].split(".")
-    owner: Any = getattr(module, owners[0]) if owners else module
-    setattr(owner, name, _led(getattr(owner, name), len(owners)))
-
-
-def _led(opens: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """The function, led to where a file is for this run."""
-
-    @wraps(opens)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        path = args[position] if len(args) > position else None
-        if simulation is None or not isinstance(path, (str, os.PathLike)):
-            return opens(*args, **kwargs)
-        found = simulation.led(path)
-        return opens(*args[:position], found, *args[position + 1:], **kwargs)
-
-    return call
+"""Module -> what opens a file in C there: its path is the first argument, or behind the object."""
 
 
 def _columns(text: str) -> tuple[str, ...]:

@@ -5,9 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from inspect import getattr_static
 from typing import Any, Final
 
+from vramcast.tracing.simulation import running
+
 _ABSENT: Final = object()
+Answer = Callable[..., Any]
+"""What a function of a library comes to while a simulation runs: given the simulation, the function, its arguments."""
+
+
+def answered(function: Callable[..., Any], answer: Answer) -> Callable[..., Any]:
+    """A function of a library that an answer takes the place of while a simulation runs."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        simulation = running()
+        return function(*args, **kwargs) if simulation is None else answer(simulation, function, *args, **kwargs)
+
+    return call
+
+
+def answer_in(module: Any, answers: Mapping[str, Answer]) -> None:
+    """Let a module's functions, and methods of its classes ("Class.method"), be answered."""
+    for path, answer in answers.items():
+        *owners, name = path.split(".")
+        owner = getattr(module, owners[0]) if owners else module
+        if isinstance(getattr_static(owner, name), classmethod):
+            setattr(owner, name, classmethod(answered(getattr(owner, name).__func__, answer)))
+        else:
+            setattr(owner, name, answered(getattr(owner, name), answer))
 
 
 class Patches(AbstractContextManager["Patches"]):

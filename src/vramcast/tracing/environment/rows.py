@@ -12,20 +12,19 @@ import linecache
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable, Mapping, Set
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from vramcast.errors import Note
 from vramcast.tracing.environment.hub import answers
+from vramcast.tracing.environment.patches import Answer
 from vramcast.tracing.packages import own_files
-from vramcast.tracing.simulation import Simulation, running
+from vramcast.tracing.simulation import Simulation
 
 SEQUENCE, ROWS, IMAGE = 1024, 512, 512
 """Tokens of a text, rows, pixels a side, where `--data` says nothing."""
@@ -98,53 +97,35 @@ KEYS: Final = ("_id", "corpus-id", "query-id", "passage_id", "query_id", "positi
 NO_METRIC: Final = "{}: the hub does not answer; a metric whose every value is zero stands in"
 
 
-@contextmanager
-def rows_of_hub(module: ModuleType) -> Iterator[None]:
-    """Around `datasets.load`."""
-    yield
-    vars(module)["load_dataset"] = _or_rows(vars(module)["load_dataset"])
-    kind: Any = import_module("datasets").Dataset
-    for name, few in (("select", _few_indices), ("skip", _few_skipped), ("train_test_split", _few_parts)):
-        setattr(kind, name, _of_few(getattr(kind, name), few))
-
-
-def _of_few(act: Callable[..., Any], few: Callable[..., Any]) -> Callable[..., Any]:
+def _of_few(
+    few: Callable[..., dict[str, Any]], _simulation: Simulation, act: Any, /, rows: Any, *args: Any,
+    **kwargs: Any,
+) -> Any:
     """A method of a data set that asks rows that stand in, and what a script makes of them, for no more than are there.
 
     What they are made into is a plain data set again, of which only the description is theirs.
     """
-
-    @wraps(act)
-    def done(rows: Any, *args: Any, **kwargs: Any) -> Any:
-        if rows.info.description != DESCRIPTION:
-            return act(rows, *args, **kwargs)
-        given = signature(act).bind(rows, *args, **kwargs).arguments
-        del given["self"]
-        return act(rows, **given | few(len(rows), given))
-
-    return done
+    if rows.info.description != DESCRIPTION:
+        return act(rows, *args, **kwargs)
+    given = signature(act).bind(rows, *args, **kwargs).arguments
+    del given["self"]
+    return act(rows, **given | few(len(rows), given))
 
 
-def _or_rows(load: Callable[..., Any]) -> Callable[..., Any]:
+def rows_of_hub(simulation: Simulation, load: Any, /, path: str, *args: Any, **kwargs: Any) -> Any:
+    """`datasets.load_dataset`."""
     packaged: Any = import_module("datasets.packaged_modules")._PACKAGED_DATASETS_MODULES
-
-    @wraps(load)
-    def loaded(path: str, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        is_there = path in packaged and not _lacks(kwargs.get("data_files"))
-        if simulation is None or is_there or (path not in packaged and Path(path).exists()):
-            return load(path, *args, **kwargs)
-        if not answers():
-            import_module("datasets.config").HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
-        try:
-            return load(path, *args, **kwargs)
-        except Exception:
-            pass  # neither there nor in the cache
-        split = kwargs.get("split", args[4] if len(args) > 4 else None)
-        subset = str(kwargs.get("name", args[0] if args else ""))
-        return _stand_in(path, subset, split, simulation, is_streamed=bool(kwargs.get("streaming")))
-
-    return loaded
+    if (path not in packaged and Path(path).exists()) or (path in packaged and not _lacks(kwargs.get("data_files"))):
+        return load(path, *args, **kwargs)
+    if not answers():
+        import_module("datasets.config").HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+    try:
+        return load(path, *args, **kwargs)
+    except Exception:
+        pass  # neither there nor in the cache
+    split = kwargs.get("split", args[4] if len(args) > 4 else None)
+    subset = str(kwargs.get("name", args[0] if args else ""))
+    return _stand_in(path, subset, split, simulation, is_streamed=bool(kwargs.get("streaming")))
 
 
 def _lacks(files: Any) -> bool:
@@ -169,26 +150,17 @@ class ZeroMetric:
         return defaultdict(float, {"accuracy": 0.0, "f1": 0.0})
 
 
-@contextmanager
-def metrics_of_hub(module: ModuleType) -> Iterator[None]:
-    """Around `evaluate.loading`."""
-    yield
-    load = vars(module)["load"]
-
-    @wraps(load)
-    def loaded(path: str, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        if simulation is not None and not answers():
-            import_module("evaluate.config").HF_EVALUATE_OFFLINE = True  # type: ignore[attr-defined]
-        try:
-            return load(path, *args, **kwargs)
-        except (OSError, ImportError):
-            if simulation is None or Path(path).exists():
-                raise
-        simulation.assumptions.note(Note(NO_METRIC, path), simulation.origins.place())
-        return ZeroMetric()
-
-    vars(module)["load"] = loaded
+def metric_of_hub(simulation: Simulation, load: Any, /, path: str, *args: Any, **kwargs: Any) -> Any:
+    """`evaluate.load`."""
+    if not answers():
+        import_module("evaluate.config").HF_EVALUATE_OFFLINE = True  # type: ignore[attr-defined]
+    try:
+        return load(path, *args, **kwargs)
+    except (OSError, ImportError):
+        if Path(path).exists():
+            raise
+    simulation.assumptions.note(Note(NO_METRIC, path), simulation.origins.place())
+    return ZeroMetric()
 
 
 def _stand_in(path: str, subset: str, split: Any, simulation: Simulation, *, is_streamed: bool) -> Any:
@@ -231,6 +203,12 @@ def _few_parts(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """Half of them at most for a part that is counted in rows."""
     sizes = {name: given[name] for name in ("test_size", "train_size") if given.get(name)}
     return {name: min(size, count // 2) for name, size in sizes.items() if size >= 1}
+
+
+OF_FEW: Final[Mapping[str, Answer]] = {
+    "Dataset.select": partial(_of_few, _few_indices), "Dataset.skip": partial(_of_few, _few_skipped),
+    "Dataset.train_test_split": partial(_of_few, _few_parts),
+}
 
 
 def _columns(subset: str) -> tuple[str, ...]:

@@ -7,17 +7,13 @@ of the same names with labels in the place of images, a line for each object: it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from vramcast.errors import Note
 from vramcast.tracing.environment.rows import IMAGE, picture
-from vramcast.tracing.simulation import running
+from vramcast.tracing.simulation import Simulation
 
 MODELS: Final = {
     "detect": "DetectionModel", "segment": "SegmentationModel", "classify": "ClassificationModel", "pose": "PoseModel",
@@ -30,59 +26,38 @@ OUTLINE: Final = "0 0.2 0.2 0.8 0.2 0.8 0.8 0.2 0.8"
 BOX: Final = "0 0.5 0.5 0.6 0.6"
 
 
-@contextmanager
-def checkpoints_of_yaml(module: ModuleType) -> Iterator[None]:
-    """Around `ultralytics.nn.tasks`."""
-    yield
-    ours = vars(module)
-    load = ours["torch_safe_load"]
-
-    @wraps(load)
-    def loaded(weight: Any, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        try:
-            return load(weight, *args, **kwargs)
-        except (ConnectionError, FileNotFoundError):
-            if simulation is None:
-                raise
-            name = f"{Path(weight).stem}.yaml"
-            described = ours["yaml_model_load"](name)  # raises where it has none of this name
-        simulation.assumptions.note(Note(UNFETCHED, weight, name), simulation.origins.place())
-        model = ours[MODELS[ours["guess_model_task"](described)]](described, verbose=False)
-        return {"model": model, "train_args": {}, "epoch": -1}, str(weight)
-
-    ours["torch_safe_load"] = loaded
+def checkpoint_of_yaml(simulation: Simulation, load: Any, /, weight: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch_safe_load`."""
+    ours: Any = import_module("ultralytics.nn.tasks")
+    try:
+        return load(weight, *args, **kwargs)
+    except (ConnectionError, FileNotFoundError):
+        name = f"{Path(weight).stem}.yaml"
+        described = ours.yaml_model_load(name)  # raises where it has none of this name
+    simulation.assumptions.note(Note(UNFETCHED, weight, name), simulation.origins.place())
+    model = getattr(ours, MODELS[ours.guess_model_task(described)])(described, verbose=False)
+    return {"model": model, "train_args": {}, "epoch": -1}, str(weight)
 
 
-@contextmanager
-def images_of_yaml(module: ModuleType) -> Iterator[None]:
-    """Around `ultralytics.data.utils`."""
-    yield
-    ours = vars(module)
-    check = ours["check_det_dataset"]
-
-    @wraps(check)
-    def checked(dataset: Any, autodownload: bool = True, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        if simulation is None:
-            return check(dataset, autodownload, *args, **kwargs)
-        try:
-            return check(dataset, False, *args, **kwargs)
-        except FileNotFoundError:
-            library: Any = import_module("ultralytics.utils")
-            described = library.YAML.load(ours["check_file"](str(dataset)))
-        side = simulation.data.get("image", IMAGE)
-        simulation.assumptions.note(Note(NO_IMAGES, dataset, IMAGES, side, side), simulation.origins.place())
-        folder = simulation.folder / "yolo"
-        (folder / "images").mkdir(parents=True, exist_ok=True)
-        (folder / "labels").mkdir(exist_ok=True)
-        points, dimensions = described.get("kpt_shape") or (0, 0)
-        line = BOX + " 0.5" * 2 * points + " 2" * points * (dimensions - 2) if points else OUTLINE
-        for number in range(IMAGES):
-            (folder / "images" / f"{number}.png").write_bytes(picture(side, side))
-            (folder / "labels" / f"{number}.txt").write_text(line, encoding="utf-8")
-        file = folder / f"{Path(dataset).stem}.yaml"
-        library.YAML.save(file, described | {"path": str(folder), "train": "images", "val": "images", "test": None})
-        return check(file, False, *args, **kwargs)
-
-    ours["check_det_dataset"] = checked
+def images_of_yaml(
+    simulation: Simulation, check: Any, /, dataset: Any, autodownload: bool = True, *args: Any, **kwargs: Any
+) -> Any:
+    """`check_det_dataset`, which fetches nothing."""
+    try:
+        return check(dataset, False, *args, **kwargs)
+    except FileNotFoundError:
+        library: Any = import_module("ultralytics.utils")
+        described = library.YAML.load(import_module("ultralytics.data.utils").check_file(str(dataset)))
+    side = simulation.data.get("image", IMAGE)
+    simulation.assumptions.note(Note(NO_IMAGES, dataset, IMAGES, side, side), simulation.origins.place())
+    folder = simulation.folder / "yolo"
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    (folder / "labels").mkdir(exist_ok=True)
+    points, dimensions = described.get("kpt_shape") or (0, 0)
+    line = BOX + " 0.5" * 2 * points + " 2" * points * (dimensions - 2) if points else OUTLINE
+    for number in range(IMAGES):
+        (folder / "images" / f"{number}.png").write_bytes(picture(side, side))
+        (folder / "labels" / f"{number}.txt").write_text(line, encoding="utf-8")
+    file = folder / f"{Path(dataset).stem}.yaml"
+    library.YAML.save(file, described | {"path": str(folder), "train": "images", "val": "images", "test": None})
+    return check(file, False, *args, **kwargs)

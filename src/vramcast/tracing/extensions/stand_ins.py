@@ -13,8 +13,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial, wraps
+from contextlib import contextmanager
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from inspect import signature
@@ -29,7 +29,7 @@ from vramcast.errors import Note, Unsupported
 from vramcast.timing.roofline import UNREAD, Operation
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.costs import num_bytes
-from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.patches import Answer, Patches, answer_in, variables
 from vramcast.tracing.extensions.sources import kernels_of
 from vramcast.tracing.memory import Device
 from vramcast.tracing.operators import all_tensors
@@ -51,8 +51,10 @@ class Extension(NamedTuple):
 
 DEFINE_ONCE: Final = frozenset({"xformers"})
 """Packages that cannot be imported twice, since they define operators; what they keep of a stand-in finds its way."""
-Guard = Callable[[ModuleType], AbstractContextManager[None]]
-"""Around the execution of a module that would load libraries of the card."""
+Guard = Mapping[str, Answer] | Callable[[ModuleType], None]
+"""What becomes of a module of a library once it has run: answers by name, or what a function changes of it."""
+WITHIN: Final = {"transformer_engine.common": {"NVTE_PROJECT_BUILDING": "1"}}
+"""Module -> variables of the environment while it runs."""
 
 
 class _Function(NamedTuple):
@@ -140,44 +142,18 @@ def _device_of(simulation: Simulation, values: Any) -> Device | None:
     return None if has_tensors else simulation.memory.devices[simulation.memory.current]
 
 
-@contextmanager
-def unbuilt(module: ModuleType) -> Iterator[None]:
-    """Around `torch.utils.cpp_extension`: of what it would compile while a simulation runs the source is read."""
-    yield
-    for name in ("load", "load_inline"):
-        setattr(module, name, _unless_running(getattr(module, name)))
+def unbuilt(simulation: Simulation, build: Any, /, name: str, *args: Any, **kwargs: Any) -> StandIn:
+    """What `torch.utils.cpp_extension` would compile: its source is read."""
+    simulation.assumptions.note(Note(TAKEN, name, "the script"))
+    return StandIn(name, Extension("", "", kernels_of(signature(build).bind(name, *args, **kwargs).arguments)))
 
 
-@contextmanager
-def graphs_unread(module: ModuleType) -> Iterator[None]:
-    """Around `torch.utils.tensorboard._pytorch_graph`: torch.jit cannot trace tensors without data; the module runs."""
-    yield
-    made = vars(module)
-    trace = made["graph"]
-
-    @wraps(trace)
-    def graph(model: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
-        if running() is None:
-            return trace(model, args, *rest, **kwargs)
-        with made["_set_model_to_eval"](model):
-            model(*(args if isinstance(args, (list, tuple)) else (args,)))
-        return made["GraphDef"](versions=made["VersionDef"](producer=22)), made["RunMetadata"]()
-
-    made["graph"] = graph
-
-
-def _unless_running(build: Callable[..., Any]) -> Callable[..., Any]:
-    bind = signature(build).bind
-
-    @wraps(build)
-    def built(name: str, *args: Any, **kwargs: Any) -> Any:
-        simulation = running()
-        if simulation is None:
-            return build(name, *args, **kwargs)
-        simulation.assumptions.note(Note(TAKEN, name, "the script"))
-        return StandIn(name, Extension("", "", kernels_of(bind(name, *args, **kwargs).arguments)))
-
-    return built
+def graph_unread(_simulation: Simulation, _graph: Any, /, model: Any, args: Any, *_rest: Any, **_kwargs: Any) -> Any:
+    """A graph of `torch.utils.tensorboard`: torch.jit cannot trace tensors without data; the module runs."""
+    library: Any = importlib.import_module("torch.utils.tensorboard._pytorch_graph")
+    with library._set_model_to_eval(model):
+        model(*(args if isinstance(args, (list, tuple)) else (args,)))
+    return library.GraphDef(versions=library.VersionDef(producer=22)), library.RunMetadata()
 
 
 class Finder(MetaPathFinder, Loader):
@@ -220,9 +196,13 @@ class Guarded(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Within the guard."""
-        with self._guard(module):
+        """And what becomes of it."""
+        with variables(WITHIN.get(module.__name__, {})):
             self._loader.exec_module(module)
+        if callable(self._guard):
+            self._guard(module)
+        else:
+            answer_in(module, self._guard)
 
 
 def is_installed(extension: Extension) -> bool:

@@ -14,8 +14,7 @@ Left out: grouped products, mixture-of-experts kernels, overlap of products with
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.environment.cuda import CUDNN_VERSION
-from vramcast.tracing.environment.patches import variables
 from vramcast.tracing.extensions import apex, te_attention
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, kernel
 from vramcast.tracing.extensions.te_attention import LEAST_WORKSPACE
@@ -50,7 +48,6 @@ SUMMED_ROWS: Final = 256  # of a tile at most, whose sums wait for those of the 
 CUBLASLT_VERSION: Final = 130_000
 STREAMS: Final = 4  # for grouped products
 NORM_ESTIMATED: Final = "backward of TransformerEngine's norms is taken to run one block a multiprocessor"
-BUILDING: Final = "NVTE_PROJECT_BUILDING"
 
 
 def product(call: Call) -> Any:
@@ -244,18 +241,13 @@ class Meta:
     amax_history: Any = None
 
 
-@contextmanager
-def without_libraries(module: ModuleType) -> Iterator[None]:
-    """Around `transformer_engine.common`: the libraries of the card are not loaded, the stand-in is [library]."""
-    with variables({BUILDING: "1"}):
-        yield
+def without_libraries(module: ModuleType) -> None:
+    """`transformer_engine.common`: the libraries of the card are not loaded, the stand-in is [library]."""
     module.__dict__["load_framework_extension"] = lambda _framework: importlib.import_module(MODULE)
 
 
-@contextmanager
-def fused_functions(module: ModuleType) -> Iterator[None]:
-    """Around `transformer_engine.pytorch.jit`: what it compiles into one kernel allocates its results alone [jit]."""
-    yield
+def fused_functions(module: ModuleType) -> None:
+    """`transformer_engine.pytorch.jit`: what it compiles into one kernel allocates its results alone [jit]."""
     for name in FUSED:
         if name in vars(module):
             setattr(module, name, _fused(name, getattr(module, name)))
