@@ -12,7 +12,15 @@ import click
 
 from vramcast import formats, question, report
 from vramcast.cli.options import PlainOption, WithHelp
-from vramcast.cli.shared import Command, gpus_option, json_option, language_option, model_argument, question_options
+from vramcast.cli.shared import (
+    Command,
+    gpus_option,
+    json_option,
+    language_option,
+    model_argument,
+    question_options,
+    together,
+)
 from vramcast.question.option import SUBJECTS
 from vramcast.report.messages import words_here
 
@@ -91,15 +99,9 @@ def asking(
         options: more of them, behind these
         gpus: examples of cards where --gpus names them
     """
-    cards = (gpus_option(gpus),) if gpus else ()
-
-    def decorate(command: Command) -> click.Command:
-        whole = (model_argument, *cards, question_options(table), *options, json_option, language_option)
-        for option in reversed(whole):
-            command = option(command)
-        return click.command(name, cls=QuestionCommand)(command)
-
-    return decorate
+    cards = (gpus_option(help=gpus),) if gpus else ()
+    whole = together(model_argument, *cards, question_options(table), *options, json_option, language_option)
+    return lambda command: click.command(name, cls=QuestionCommand)(whole(command))
 
 
 def _with_line(ctx: click.Context, args: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -41,84 +42,79 @@ PROMPT_LINES: Final = 2
 """Of a terminal: the command and the prompt behind the answer."""
 
 
-def language_option(command: Command) -> Command:
-    """`--lang`, by default that of the locale."""
-    return plain_option("--lang", type=click.Choice(LANGUAGES), help="language; by default that of the locale")(command)
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def model_argument(command: Command) -> Command:
-    """MODEL, whose names a shell completes; where no name begins so, files."""
+def _models(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+    """Models whose names begin so; where there is none, files."""
+    from click.shell_completion import CompletionItem
 
-    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        names = [name for name in catalogue.index.find_models("") if name.startswith(begun.lower())]
-        return names or [CompletionItem(begun, type="file")]
-
-    return click.argument("model", required=False, shell_complete=complete)(command)
+    names = [name for name in catalogue.index.find_models("") if name.startswith(begun.lower())]
+    return names or [CompletionItem(begun, type="file")]
 
 
-def gpus_option(examples: str) -> Callable[[Command], Command]:
-    """`--gpus` of a plan; a shell completes the cards' names, behind their counts."""
-
-    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-        name = COUNTS.sub("", begun)
-        known = (one for one in catalogue.gpus.gpu_names() if one.startswith(name.lower()))
-        return [begun.removesuffix(name) + one for one in known]
-
-    metavar = "[NODESx]COUNTxGPU|[COUNTx]INSTANCE"
-    return plain_option("--gpus", metavar=metavar, shell_complete=complete, help=examples)
+def _cards(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Cards whose names begin so, behind their counts."""
+    name = COUNTS.sub("", begun)
+    known = (one for one in catalogue.gpus.gpu_names() if one.startswith(name.lower()))
+    return [begun.removesuffix(name) + one for one in known]
 
 
-def json_option(command: Command) -> Command:
-    """`--json`."""
-    return plain_option("--json", "as_json", is_flag=True, help="the same answer as JSON")(command)
-
-
-def file_option(command: Command) -> Command:
-    """`--file`."""
-    return plain_option("--file", "job_file", type=FILE, help="a job file (TOML or YAML); options win over it")(command)
-
-
-def picture_option(command: Command) -> Command:
-    """`--picture`."""
-    text = "write cost against speed as a picture: FILE.svg or FILE.html"
-    return plain_option("--picture", type=FILE, help=text)(command)
-
-
-def answer_options(command: Command) -> Command:
-    """`--file`, `--save`, `--all-ranks` and `--explain` of what answers to one plan."""
-    text = "formula with the numbers put in, basis and source of every entry"
-    command = plain_option("--explain", is_flag=True, help=text)(command)
-    command = plain_option("--all-ranks", is_flag=True, help="the ledger of every rank role")(command)
-    return file_option(plain_option("--save", type=FILE, help="write the question as a job file")(command))
-
-
-def write_options(command: Command) -> Command:
-    """`--write`, `--format` and `--force`: the plan as files of the tools that run it."""
-    command = plain_option("--force", is_flag=True, help="with --write: overwrite files that are there")(command)
-    command = plain_option(
-        "--format", "formats", metavar="NAME", multiple=True,
-        help="with --write: only this format (repeatable): deepspeed, accelerate, pai-dlc ...; see docs/formats.md",
-    )(command)
-    return plain_option(
+language_option: Final = plain_option(
+    "--lang", type=click.Choice(LANGUAGES), help="language; by default that of the locale"
+)
+model_argument: Final = click.argument("model", required=False, shell_complete=_models)
+gpus_option: Final = partial(
+    plain_option, "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", shell_complete=_cards
+)
+json_option: Final = plain_option("--json", "as_json", is_flag=True, help="the same answer as JSON")
+file_option: Final = plain_option(
+    "--file", "job_file", type=FILE, help="a job file (TOML or YAML); options win over it"
+)
+picture_option: Final = plain_option(
+    "--picture", type=FILE, help="write cost against speed as a picture: FILE.svg or FILE.html"
+)
+answer_options: Final = together(
+    file_option, plain_option("--save", type=FILE, help="write the question as a job file"),
+    plain_option("--all-ranks", is_flag=True, help="the ledger of every rank role"),
+    plain_option(
+        "--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry"
+    ),
+)
+write_options: Final = together(
+    plain_option(
         "--write", "directory", type=FILE, metavar="DIR",
         help="write ready-to-run configuration files into a folder",
-    )(command)
-
-
-def fix_option(command: Command) -> Command:
-    """`--fix`."""
-    text = "write copies of the files of --from with the first change that makes it fit (--force overwrites them)"
-    return plain_option("--fix", is_flag=True, help=text)(command)
-
-
-def report_option(command: Command) -> Command:
-    """`--report`."""
-    return plain_option(
-        "--report", "report_file", type=FILE, metavar="FILE",
-        help="write the whole answer as one file to keep or send: FILE.html or FILE.md",
-    )(command)
+    ),
+    plain_option(
+        "--format", "formats", metavar="NAME", multiple=True,
+        help="with --write: only this format (repeatable): deepspeed, accelerate, pai-dlc ...; see docs/formats.md",
+    ),
+    plain_option("--force", is_flag=True, help="with --write: overwrite files that are there"),
+)
+script_options: Final = together(
+    plain_option(
+        "--write", "directory", type=FILE, metavar="DIR",
+        help="write run.sh, the framework's own command, into a folder (verl, OpenRLHF, slime)",
+    ),
+    plain_option("--force", is_flag=True, help="with --write: overwrite a script that is there"),
+)
+fix_option: Final = plain_option(
+    "--fix", is_flag=True,
+    help="write copies of the files of --from with the first change that makes it fit (--force overwrites them)",
+)
+report_option: Final = plain_option(
+    "--report", "report_file", type=FILE, metavar="FILE",
+    help="write the whole answer as one file to keep or send: FILE.html or FILE.md",
+)
 
 
 class Reporting(Struct, frozen=True):
@@ -189,15 +185,6 @@ class Writing(Struct, frozen=True):
             click.echo(f"  {words.said(note)}", err=as_json)
 
 
-def script_options(command: Command) -> Command:
-    """`--write` and `--force`: the question as the script that starts its training."""
-    command = plain_option("--force", is_flag=True, help="with --write: overwrite a script that is there")(command)
-    return plain_option(
-        "--write", "directory", type=FILE, metavar="DIR",
-        help="write run.sh, the framework's own command, into a folder (verl, OpenRLHF, slime)",
-    )(command)
-
-
 def write_script(job: PostTrainingJob, directory: Path, words: Words, *, force: bool, as_json: bool) -> None:
     """Write the script that starts a post-training, and say what it leaves open; beside JSON on standard error."""
     script, notes = formats.post_training_write.script_of(job)
@@ -209,13 +196,7 @@ def write_script(job: PostTrainingJob, directory: Path, words: Words, *, force: 
 
 def question_options(table: Mapping[str, Option]) -> Callable[[Command], Command]:
     """One option of the command line per row of a table."""
-
-    def decorate(command: Command) -> Command:
-        for name, option in reversed(list(table.items())):
-            command = _click_option(name, option)(command)
-        return command
-
-    return decorate
+    return together(*(_click_option(name, option) for name, option in table.items()))
 
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
