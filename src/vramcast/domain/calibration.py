@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Program, Tensor
+from vramcast.domain.version import Version, version_text
 from vramcast.errors import InvalidSpec, Note
 
 PRINTED_AS: Final[dict[str, str]] = {
@@ -75,6 +76,24 @@ class Calibration(Noun, frozen=True):
     log: str = ""
     date: str = ""  # ISO
     source: str = ""  # the file it was read from, as answers name it
+
+    def mismatch(self, engine: str, gpu: str, version: Version | None = None) -> str:
+        """Why none of it holds for an engine, of a version where that matters, on a card; or nothing."""
+        if engine != self.engine:
+            return Note("it was measured with {}, not {}", self.engine, engine)
+        if version is not None and not within(version, self.oldest, self.newest):
+            oldest, newest = version_text(self.oldest), version_text(self.newest)
+            return Note("it holds for {} {} to {}, not {}", engine, oldest, newest, version_text(version))
+        return "" if gpu == self.gpu else Note("it was measured on {}, not {}", self.gpu, gpu)
+
+
+def within(version: Version, oldest: Version, newest: Version) -> bool:
+    """Whether a version lies in a range; an end that names fewer numbers covers all that begin so.
+
+    >>> within((0, 19, 2), (0, 19), (0, 19)), within((0, 20), (0, 19), (0, 19))
+    (True, False)
+    """
+    return version[: len(oldest)] >= oldest and version[: len(newest)] <= newest
 
 
 def corrected_by(calibration: Calibration, program: Program, known: dict[Tensor, Tensor] | None = None) -> Program:

@@ -92,6 +92,20 @@ class Trace(Struct, kw_only=True):
             stacks=array("I"), pools=array("I"), labels=array("I"),
         )
 
+    def add(
+        self, action: int, address: int, size: int, *, stream: int = 0, time_us: int = 0, stack: int = 0, pool: int = 0,
+        label: int = 0,
+    ) -> None:
+        """One event more."""
+        self.actions.append(action)
+        self.addresses.append(address)
+        self.sizes.append(size)
+        self.streams.append(stream)
+        self.times_us.append(time_us)
+        self.stacks.append(stack)
+        self.pools.append(pool)
+        self.labels.append(label)
+
     def __len__(self) -> int:
         return len(self.actions)
 

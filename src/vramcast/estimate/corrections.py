@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.calibration import PRINTED_AS, Calibration, Plan
 from vramcast.domain.program import Extent, Loop, Program, extent
-from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
-from vramcast.domain.version import version_text
+from vramcast.domain.serving import Deployment, ServeJob, ServingRank
 from vramcast.errors import Note
 from vramcast.units import format_bytes
 
@@ -33,7 +32,7 @@ def applicable(job: ServeJob) -> tuple[ServeJob, tuple[str, ...]]:
     calibration = job.calibration
     if calibration is None:
         return job, ()
-    mismatch = _mismatch(job, calibration)
+    mismatch = calibration.mismatch(job.engine, job.cluster.gpu.name, job.version)
     if mismatch:
         return replace(job, calibration=None), (Note("calibration {} is ignored: {}", calibration.source, mismatch),)
     kept, dropped = {}, {}
@@ -48,27 +47,6 @@ def applicable(job: ServeJob) -> tuple[ServeJob, tuple[str, ...]]:
         for category, differing in dropped.items()
     )
     return replace(job, calibration=replace(calibration, corrections=kept) if kept else None), warnings
-
-
-def _mismatch(job: ServeJob, calibration: Calibration) -> str:
-    """Why none of it holds, or nothing."""
-    if job.engine != calibration.engine:
-        return Note("it was measured with {}, not {}", calibration.engine, job.engine)
-    if not _within(job.version, calibration.oldest, calibration.newest):
-        oldest, newest = (version_text(version) for version in (calibration.oldest, calibration.newest))
-        return Note("it holds for {} {} to {}, not {}", job.engine, oldest, newest, version_text(job.version))
-    if job.cluster.gpu.name != calibration.gpu:
-        return Note("it was measured on {}, not {}", calibration.gpu, job.cluster.gpu.name)
-    return ""
-
-
-def _within(version: Version, oldest: Version, newest: Version) -> bool:
-    """Whether a version lies in a range; an end that names fewer numbers covers all that begin so.
-
-    >>> _within((0, 19, 2), (0, 19), (0, 19)), _within((0, 20), (0, 19), (0, 19))
-    (True, False)
-    """
-    return version[: len(oldest)] >= oldest and version[: len(newest)] <= newest
 
 
 def _differing(job: ServeJob, calibration: Calibration, category: str) -> str:

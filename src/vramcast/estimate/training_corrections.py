@@ -77,20 +77,11 @@ def _text(value: Any) -> str:
 def holding(job: Job) -> Calibration | None:
     """The job's calibration with those corrections that hold for it; None where none does."""
     calibration = job.calibration
-    if calibration is None or _mismatch(job, calibration):
+    if calibration is None or calibration.mismatch(job.engine, job.cluster.gpu.name):
         return None
     here = training_facts(job)
     kept = {key: one for key, one in calibration.corrections.items() if not _differing(here, calibration.plan, key)}
     return replace(calibration, corrections=kept) if kept else None
-
-
-def _mismatch(job: Job, calibration: Calibration) -> str:
-    """Why none of it holds, or nothing."""
-    if job.engine != calibration.engine:
-        return Note("it was measured with {}, not {}", calibration.engine, job.engine)
-    if job.cluster.gpu.name != calibration.gpu:
-        return Note("it was measured on {}, not {}", calibration.gpu, job.cluster.gpu.name)
-    return ""
 
 
 def _differing(here: Measured, there: Measured, key: str) -> str:
@@ -199,7 +190,7 @@ def _changes(found: Answer, plain: Answer, held: Calibration, job: Job) -> Itera
 
 
 def _ignored(job: Job, calibration: Calibration) -> Iterator[str]:
-    mismatch = _mismatch(job, calibration)
+    mismatch = calibration.mismatch(job.engine, job.cluster.gpu.name)
     if mismatch:
         yield Note("calibration {} is ignored: {}", calibration.source, mismatch)
         return

@@ -176,17 +176,12 @@ class Recorder:
             self._add(Action.FREE_COMPLETED, handle, live)
 
     def _add(self, action: Action, address: int, live: _Live) -> None:
-        trace = self.trace
-        trace.actions.append(action)
-        trace.addresses.append(address)
-        trace.sizes.append(live.num_bytes)
-        trace.streams.append(live.stream)
-        trace.times_us.append(self.clock)
-        trace.stacks.append(live.stack)
-        trace.pools.append(live.pool)
-        trace.labels.append(live.label)
+        self.trace.add(
+            action, address, live.num_bytes, stream=live.stream, time_us=self.clock, stack=live.stack, pool=live.pool,
+            label=live.label,
+        )
         self.clock += 1
-        if len(trace) > 2 * self._most:
+        if len(self.trace) > 2 * self._most:
             self._trim()
 
     def _trim(self) -> None:

@@ -21,7 +21,7 @@ from vramcast.api.jobs import by_option
 from vramcast.domain.model import Model
 from vramcast.domain.observation import Highest, MeasuredRun, TorchRun
 from vramcast.errors import InvalidSpec, SourceError
-from vramcast.watch.recording import TORCH_RUNS, reading
+from vramcast.watch.recording import TORCH_RUNS, reading, rows_of
 
 if TYPE_CHECKING:
     from vramcast.domain.failure import Reconciliation
@@ -119,18 +119,8 @@ def _median_step(database: sqlite3.Connection, of: dict[str, int]) -> float | No
 
 
 def _torch_run(database: sqlite3.Connection, of: dict[str, int]) -> TorchRun | None:
-    fields = TORCH_RUNS.fields
-    names = ", ".join(f'"{name}"' for name in fields)
-    row = database.execute(
-        f"SELECT {names} FROM torch_runs WHERE run = :run AND pid = :pid ORDER BY id DESC LIMIT 1", of
-    ).fetchone()
-    if row is None:
-        return None
-    known: dict[str, Any] = {
-        name: msgspec.json.decode(value) if name in TORCH_RUNS.nested else value
-        for name, value in zip(fields, row, strict=True) if value is not None
-    }
-    return msgspec.convert(known, TorchRun, strict=False)
+    newest = "id = (SELECT MAX(id) FROM torch_runs WHERE run = ? AND pid = ?)"
+    return next((noun for _, _, noun in rows_of(database, TORCH_RUNS, TorchRun, newest, of["run"], of["pid"])), None)
 
 
 def _versions(database: sqlite3.Connection, of: dict[str, int]) -> dict[str, str]:

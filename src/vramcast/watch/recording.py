@@ -24,7 +24,8 @@ import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
+from contextlib import closing, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
@@ -53,7 +54,7 @@ WHO: Final = ("pid", "name", "command", "user", "container", "started_s")
 """Fields of a process that stay as they are: a row of their own, named by each sample."""
 
 
-class Table(NamedTuple):
+class Table(Struct, frozen=True, dict=True):
     """One table: its rows are `noun`, less `left_out`, behind the columns that say whose they are."""
 
     name: str
@@ -62,20 +63,23 @@ class Table(NamedTuple):
     left_out: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """Fields of the noun that are columns."""
-        return _fields(self)
+        names = (field.name for field in msgspec.structs.fields(self.noun))
+        return tuple(name for name in names if name not in self.left_out and (not self.only or name in self.only))
 
-    @property
+    @cached_property
     def nested(self) -> frozenset[str]:
         """Columns that hold JSON text."""
         return frozenset(name for name in self.fields if self.noun.__annotations__[name].startswith(("tuple", "dict")))
 
-    @property
+    @cached_property
     def insert(self) -> str:
         """The statement that adds a row: owners first, then the fields."""
-        return _insert(self)
+        names = (*self.owners, *self.fields)
+        columns = ", ".join(f'"{name}"' for name in names)
+        return f'INSERT INTO {self.name} ({columns}) VALUES ({", ".join("?" * len(names))})'
 
     @property
     def create(self) -> str:
@@ -111,19 +115,6 @@ INDEXES: Final = (
 
 AFFINITIES: Final[tuple[tuple[str, str], ...]] = (("float", "REAL"), ("int", "INTEGER"), ("bool", "INTEGER"))
 """Type of a field, as it is written -> type of its column; everything else is text."""
-
-
-@cache
-def _fields(table: Table) -> tuple[str, ...]:
-    names = (field.name for field in msgspec.structs.fields(table.noun))
-    return tuple(name for name in names if name not in table.left_out and (not table.only or name in table.only))
-
-
-@cache
-def _insert(table: Table) -> str:
-    names = (*table.owners, *table.fields)
-    columns = ", ".join(f'"{name}"' for name in names)
-    return f'INSERT INTO {table.name} ({columns}) VALUES ({", ".join("?" * len(names))})'
 
 
 def _affinity(noun: type[Struct], field: str) -> str:
@@ -313,7 +304,7 @@ def runs_of(path: Path) -> dict[int, RunInfo]:
     Raises: SourceError where the file is not one.
     """
     with reading(path) as database:
-        return {key: noun for key, _, noun in _rows(database, RUNS, RunInfo)}
+        return {key: noun for key, _, noun in rows_of(database, RUNS, RunInfo)}
 
 
 def read_run(path: Path, run: int | None = None) -> Recording:
@@ -322,29 +313,29 @@ def read_run(path: Path, run: int | None = None) -> Recording:
     Raises: SourceError where the file is not one, holds no such run, or says what cannot be.
     """
     with reading(path) as database:
-        infos = {key: noun for key, _, noun in _rows(database, RUNS, RunInfo)}
+        infos = {key: noun for key, _, noun in rows_of(database, RUNS, RunInfo)}
         if not infos:
             raise SourceError("{} holds no run yet", path)
         chosen = max(infos) if run is None else run
         if chosen not in infos:
             raise SourceError("{} holds no run {}; its runs: {}", path, chosen, ", ".join(map(str, infos)))
-        cards = {key: card for key, _, card in _rows(database, GPUS, Card, "run = ?", chosen)}
+        cards = {key: card for key, _, card in rows_of(database, GPUS, Card, "run = ?", chosen)}
         return Recording(
             infos[chosen], tuple(cards.values()), tuple(_gpu_samples(database, chosen, cards)),
-            tuple(noun for _, _, noun in _rows(database, TORCH_SAMPLES, TorchSample, "run = ?", chosen)),
-            tuple(noun for _, _, noun in _rows(database, EVENTS, Event, "run = ?", chosen)),
-            tuple(noun for _, _, noun in _rows(database, TORCH_RUNS, TorchRun, "run = ?", chosen)),
+            tuple(noun for _, _, noun in rows_of(database, TORCH_SAMPLES, TorchSample, "run = ?", chosen)),
+            tuple(noun for _, _, noun in rows_of(database, EVENTS, Event, "run = ?", chosen)),
+            tuple(noun for _, _, noun in rows_of(database, TORCH_RUNS, TorchRun, "run = ?", chosen)),
         )
 
 
 def _gpu_samples(database: sqlite3.Connection, run: int, cards: dict[int, Card]) -> Iterator[GpuSample]:
     inside = "sample IN (SELECT id FROM gpu_samples WHERE run = ?)"
     processes, partitions = defaultdict(list), defaultdict(list)
-    who = _who(database, run)
+    who = {key: values for key, _, values in _values(database, PROCESSES, "run = ?", run)}
     for _, owners, values in _values(database, PROCESS_SAMPLES, inside, run):
         sample, process = owners
         processes[sample].append(msgspec.convert(values | who[process], ProcessSample, strict=False))
-    for _, (sample,), partition in _rows(database, PARTITION_SAMPLES, Partition, inside, run):
+    for _, (sample,), partition in rows_of(database, PARTITION_SAMPLES, Partition, inside, run):
         partitions[sample].append(partition)
     for key, (_, gpu), values in _values(database, GPU_SAMPLES, "run = ?", run):
         yield msgspec.convert(
@@ -353,11 +344,7 @@ def _gpu_samples(database: sqlite3.Connection, run: int, cards: dict[int, Card])
         )
 
 
-def _who(database: sqlite3.Connection, run: int) -> dict[int, dict[str, Any]]:
-    return {key: values for key, _, values in _values(database, PROCESSES, "run = ?", run)}
-
-
-def _rows(
+def rows_of(
     database: sqlite3.Connection, table: Table, noun: type[NounT], where: str = "1", *values: int
 ) -> Iterator[tuple[int, tuple[int, ...], NounT]]:
     for key, owners, found in _values(database, table, where, *values):
@@ -379,17 +366,11 @@ def _values(
         yield key, tuple(owners), known
 
 
-class reading:
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A recording opened to be read: whatever is wrong with it is one SourceError."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> sqlite3.Connection:
-        self.database = opened(self.path)
-        return self.database
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.database.close()
-        if isinstance(error, (sqlite3.Error, msgspec.MsgspecError, KeyError, UnicodeError, RecursionError)):
-            raise SourceError("{} is damaged: {}", self.path, str(error)[:MOST_SAID]) from None
+    with closing(opened(path)) as database:
+        try:
+            yield database
+        except (sqlite3.Error, msgspec.MsgspecError, KeyError, UnicodeError, RecursionError) as error:
+            raise SourceError("{} is damaged: {}", path, str(error)[:MOST_SAID]) from None

@@ -264,14 +264,10 @@ class ProfilerTrace:
             trace = traces.setdefault(device, Trace.empty())
             totals = said.setdefault(device, (array("q"), array("q")))
             for action in self._actions(index):
-                trace.actions.append(action)
-                trace.addresses.append(self._addresses[index])
-                trace.sizes.append(abs(self._bytes[index]))
-                trace.streams.append(0)
-                trace.times_us.append(round(times[index]))
-                trace.stacks.append(stacks[index])
-                trace.pools.append(0)
-                trace.labels.append(0)
+                trace.add(
+                    action, self._addresses[index], abs(self._bytes[index]), time_us=round(times[index]),
+                    stack=stacks[index],
+                )
                 totals[0].append(self._allocated[index])
                 totals[1].append(self._reserved[index])
         return {device: (trace, _totals(*said[device])) for device, trace in traces.items()}

@@ -134,20 +134,13 @@ class Tables:
         place = event.get("device_free", 0) if action is Action.OOM else event.get("addr", 0)
         address = integer(place, "addr", most=LARGEST_ADDRESS)
         size = integer(event.get("size", 0), "size")
-        stream = integer(event.get("stream", 0), "stream", most=LARGEST_ADDRESS)
-        time_us = integer(event.get("time_us", 0), "time_us", least=-LARGEST_SIZE)
-        stack = self.stack(event.get("frames"))
-        pool = self.pool(event.get("pool_id"))
-        label = self.label((event.get("category"), event.get("user_metadata"), event.get("compile_context")))
+        trace.add(
+            action, address, size, stream=integer(event.get("stream", 0), "stream", most=LARGEST_ADDRESS),
+            time_us=integer(event.get("time_us", 0), "time_us", least=-LARGEST_SIZE),
+            stack=self.stack(event.get("frames")), pool=self.pool(event.get("pool_id")),
+            label=self.label((event.get("category"), event.get("user_metadata"), event.get("compile_context"))),
+        )
         self.count_events(1)
-        trace.actions.append(action)
-        trace.addresses.append(address)
-        trace.sizes.append(size)
-        trace.streams.append(stream)
-        trace.times_us.append(time_us)
-        trace.stacks.append(stack)
-        trace.pools.append(pool)
-        trace.labels.append(label)
 
     def _leave_out(self, name: object, event: Mapping[str, Any], number: int) -> None:
         if not isinstance(name, str):
