@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.web.page.conftest import ALONE, browser_path
 from vramcast.recordings.lives import CATEGORIES, Category
-from vramcast.report.blocks import PAGE, packed
+from vramcast.report.replay_document import PAGE, packed
 
 MODULE = Path(__file__).parents[1] / "src/vramcast/web/page/parts/blocks.js"
 MOVES = 120

@@ -18,10 +18,8 @@ from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.catalogue.prices import known_prices, user_file
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.sources import fetch
-from vramcast.sources.prices import lists
 from vramcast.sources.prices import update as module
-from vramcast.sources.prices.lists import Found, Request, number
-from vramcast.sources.prices.update import update
+from vramcast.sources.prices.update import Found, Request, number, update
 
 TODAY = "2026-11-21"
 
@@ -223,11 +221,11 @@ def test_changed_formats_are_one_sentence(server: str, path: str, provider: str,
 
 
 def test_no_source_can_send_without_end(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "AWS_BYTES", 100_000)
+    monkeypatch.setattr(module, "AWS_BYTES", 100_000)
     Lists.files[AWS_PATH] = aws_list(*[AWS_PLAIN] * 5000)
     assert "sends more than 100000 bytes" in refreshed("aws", server).failure
     Lists.files[AWS_PATH] = b"x" * (3 << 20)
-    monkeypatch.setattr(lists, "AWS_BYTES", 1 << 30)
+    monkeypatch.setattr(module, "AWS_BYTES", 1 << 30)
     assert "in one line" in refreshed("aws", server).failure
     monkeypatch.setattr(fetch, "SILENCE_SECONDS", 0.3)
     Lists.files[GCP_PATH] = lambda handler: threading.Event().wait(1)
@@ -255,4 +253,4 @@ def test_no_value_is_a_price_by_accident(value: Any) -> None:
 def test_every_source_is_a_provider_of_the_catalogue() -> None:
     from vramcast.catalogue.instances import PROVIDERS
 
-    assert set(lists.SOURCES) | set(module.WITHOUT) == set(PROVIDERS)
+    assert set(module.SOURCES) | set(module.WITHOUT) == set(PROVIDERS)

@@ -8,7 +8,7 @@ import torch
 
 from truth.kernel_code.bench import CUDA, Run, dtype_of, leaf, with_random_gradient
 from truth.rows.kernels.harness import Case
-from vramcast.tracing import draws
+from vramcast.tracing import values
 
 SEED: Final = 42
 """Of the script, before it draws anything [Liger-Kernel benchmark/scripts/benchmark_fused_moe.py]."""
@@ -52,8 +52,8 @@ def _places(routing: torch.Tensor, experts: int) -> list[Places]:
 def _routing(case: Case, offset: int) -> torch.Tensor:
     """(tokens, choices) on the host: the largest of the random numbers that the card draws there."""
     tokens, experts = case.size("T"), case.size("E")
-    state = draws.State(SEED, offset, case.gpu.multiprocessors, case.gpu.threads)
-    logits = draws.normal(tokens * experts, state).view(tokens, experts)
+    state = values.State(SEED, offset, case.gpu.multiprocessors, case.gpu.threads)
+    logits = values.normal(tokens * experts, state).view(tokens, experts)
     return logits.topk(case.size("K"), dim=-1).indices
 
 

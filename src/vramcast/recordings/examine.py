@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import PREDICTED, Action, DeviceSnapshot, SegmentView, SizesAre, Snapshot, Trace
-from vramcast.recordings.blocks import Blocks, blocks_of
 from vramcast.recordings.fragmentation import (
     Bar,
     Contiguity,
@@ -23,7 +22,7 @@ from vramcast.recordings.fragmentation import (
     peak_fragmentation,
     segment_map,
 )
-from vramcast.recordings.lives import Lives, lives_of
+from vramcast.recordings.lives import Blocks, Lives, blocks_of, lives_of
 from vramcast.recordings.peak import Group, Held, Places, Timeline, held_at, held_by_events, timeline
 from vramcast.recordings.replay import Basis, Outcome, Replayed, replay, state_after
 from vramcast.recordings.stacks import top_frames

@@ -20,10 +20,10 @@ from vramcast.recordings.lives import CATEGORIES
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
 from vramcast.report import replay_words as say
-from vramcast.report.blocks import blocks_plain
 from vramcast.report.looks import COLOURS, look
 from vramcast.report.messages import Words, rare_messages
 from vramcast.report.replay import about
+from vramcast.report.replay_document import blocks_plain
 from vramcast.sources.files import write_whole
 
 MOST_BLOCKS: Final = 1000

@@ -1,4 +1,11 @@
-"""The process of a script: it runs the job in a folder and leaves a record there."""
+"""The process of a script: it runs the job in a folder and leaves a record there.
+
+A launcher or another command that is written in Python runs here itself, and what it would start in processes of its
+own, as torchrun and `accelerate launch` do, runs in this process: one rank of those of the simulation.
+[run] torch.distributed.run `main`, launcher/api.py `elastic_launch`: where torchrun, and accelerate for several
+processes, end
+[acc] accelerate commands/launch.py `simple_launcher`: one process, by subprocess.Popen, its choices in the environment
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,20 @@ import linecache
 import os
 import re
 import resource
+import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -31,7 +43,6 @@ from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, fo
 from vramcast.tracing.script_watch import Enough, Watch
 from vramcast.tracing.scripts import JOB, ROOT
 from vramcast.tracing.session import Session
-from vramcast.tracing.starting import start_script
 from vramcast.tracing.targets import words_of
 
 OF_SIMULATION: Final = re.compile(
@@ -224,3 +235,100 @@ def _place(error: BaseException, job: ScriptJob) -> tuple[str, str]:
     foreign = (OWN, "<", sys.prefix, sys.base_prefix, str(Path(torch.__file__).parent))
     users = [frame for frame in frames if not frame.filename.startswith(foreign)]
     return (users[-1].filename, f":{users[-1].lineno}") if users else (job.path, "")
+
+
+def start_script(job: ScriptJob) -> None:
+    """Run it as `__main__`, to its end."""
+    if job.texts:
+        _replace_modules(job.texts)
+    if job.is_command:
+        _follow_launches(parse_world(size=job.world_size, rank=job.rank).environment())
+    if job.text is None:
+        run_python(["-m", job.path, *job.arguments] if job.is_module else [job.path, *job.arguments])
+        return
+    sys.argv = [job.path, *job.arguments]
+    sys.path[0] = str(Path(job.path).resolve().parent)
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = job.path
+    linecache.cache[job.path] = len(job.text), None, job.text.splitlines(keepends=True), job.path
+    exec(compile(job.text, job.path, "exec", dont_inherit=True), vars(main))
+
+
+def _replace_modules(texts: Mapping[str, str]) -> None:
+    """Files of modules -> what is imported in their place."""
+    loader: Any = SourceFileLoader
+    read = loader.get_code
+
+    def get_code(self: Any, name: str) -> Any:
+        text = texts.get(str(Path(self.path).resolve()))
+        if text is None:
+            return read(self, name)
+        linecache.cache[self.path] = len(text), None, text.splitlines(keepends=True), self.path
+        return compile(text, self.path, "exec", dont_inherit=True)
+
+    loader.get_code = get_code
+
+
+def run_python(words: Sequence[str]) -> None:
+    """What `python WORDS` runs: a file or, behind -m, a module."""
+    rest = [*words]
+    while rest[0] in ("-u", "-O", "-B"):
+        rest.pop(0)
+    is_module = rest[0] == "-m"
+    sys.argv = rest[is_module:]
+    sys.path[0] = str(Path.cwd() if is_module else Path(rest[0]).resolve().parent)
+    if is_module:
+        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(rest[0], run_name="__main__")
+
+
+def _follow_launches(environment: Mapping[str, str]) -> None:
+    """Run what a launcher starts in this process, for as long as it lives; a rank has those variables."""
+    launcher: Any = import_module("torch.distributed.launcher.api").elastic_launch
+    macros: Any = import_module("torch.distributed.elastic.utils").macros
+
+    def launched(self: Any, *words: Any) -> dict[int, Any]:
+        os.environ.update(environment)
+        words = tuple(macros.substitute(words, environment["LOCAL_RANK"]))
+        if callable(self._entrypoint):
+            return {0: self._entrypoint(*words)}
+        run_python(words if _is_python(self._entrypoint) else [self._entrypoint, *words])
+        return {}
+
+    launcher.__call__ = launched
+
+    popen: Any = subprocess.Popen
+
+    class Process(popen):
+        """Of the command line of a Python script: that script, run before this returns."""
+
+        def __init__(self, args: Any, *rest: Any, env: Any = None, **named: Any) -> None:
+            self._is_here = isinstance(args, list) and len(args) > 1 and _is_python(args[0]) and _is_script(args[1:])
+            if not self._is_here:
+                super().__init__(args, *rest, env=env, **named)
+                return
+            os.environ.update(env or {})
+            self.returncode = 0
+            run_python(args[1:])
+
+        def wait(self, timeout: float | None = None) -> int:
+            return 0 if self._is_here else int(super().wait(timeout))
+
+        def poll(self) -> int | None:
+            return 0 if self._is_here else super().poll()
+
+        def __del__(self) -> None:
+            if not self._is_here:
+                super().__del__()
+
+    subprocess.Popen = Process  # type: ignore[misc]
+
+
+def _is_python(program: str) -> bool:
+    return Path(program).name.startswith("python")
+
+
+def _is_script(words: Sequence[str]) -> bool:
+    program = next((word for word in words if word not in ("-u", "-O", "-B")), "")
+    return program == "-m" or program.endswith(".py")

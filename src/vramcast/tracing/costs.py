@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from vramcast.timing.roofline import UNREAD, Operation
 from vramcast.tracing.operators import COLLECTIVES, Operator, all_tensors
-from vramcast.tracing.rules.chips import allows_tf32
+from vramcast.tracing.rules.layouts import allows_tf32
 
 NO_KERNEL: Final = frozenset({
     "aten.empty", "aten.empty_like", "aten.empty_permuted", "aten.empty_strided", "aten.new_empty",

@@ -19,7 +19,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import NOTHING, InvalidSpec, Note, Unsupported, VramcastError, parts_of
-from vramcast.tracing.later_phases import BATCHES, CUT, FAILED, NOT_CUT, STEPS, Loaders
 from vramcast.tracing.origins import without_start
 from vramcast.tracing.packages import own_files
 from vramcast.tracing.result import Run
@@ -27,6 +26,7 @@ from vramcast.tracing.script_parts import Watched
 from vramcast.tracing.scripts import RECORD, ScriptRun
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import BACKWARD, LATER
+from vramcast.tracing.workloads import BATCHES, CUT, FAILED, NOT_CUT, STEPS, Loaders
 from vramcast.units import format_bytes
 
 MOST_UNEQUAL: Final = 10

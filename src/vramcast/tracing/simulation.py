@@ -20,13 +20,12 @@ from vramcast.errors import InvalidSpec
 from vramcast.timing.roofline import Operation
 from vramcast.tracing.call import Call, Kernels, Rule, as_on_host
 from vramcast.tracing.costs import num_bytes, operation_of
-from vramcast.tracing.draws import drawn
 from vramcast.tracing.memory import META, Device, Memory, sparse_parts, storage_of
 from vramcast.tracing.operators import Operator, Placement, mismatch
 from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules.indexing import COORDINATES, coordinates_bytes, masks_among
 from vramcast.tracing.unknowns import Unknowns
-from vramcast.tracing.values import ABSORBING, DRAWN_ON_HOST, RANDOM_FACTORIES, Values
+from vramcast.tracing.values import ABSORBING, DRAWN_ON_HOST, RANDOM_FACTORIES, Values, drawn
 
 if TYPE_CHECKING:
     from vramcast.tracing.varied.calls import CallLog

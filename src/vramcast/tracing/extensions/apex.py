@@ -21,8 +21,7 @@ import torch
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.extensions.stand_ins import Extension
 from vramcast.tracing.rules.blas import take_workspace
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.layouts import FP32, accumulator, contiguous_copy, like
+from vramcast.tracing.rules.layouts import FP32, accumulator, chip, contiguous_copy, like
 from vramcast.units import ceil_div
 
 NORM_SUMS: Final = 320  # partial sums of a norm, one a block [norm]

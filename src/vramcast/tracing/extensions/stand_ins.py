@@ -6,13 +6,17 @@ takes and returns what it returns, the library's own Python runs unmodified. Sta
 itself is installed. What was imported meanwhile is forgotten afterwards: it has seen a card that is not there. xformers
 stays imported, since it defines operators once; what it decides when it is imported stays, too.
 [library] xformers xformers/_cpp_lib.py `_register_extensions`, v0.0.35: its own compiled part holds 2:4 sparsity only
+A function is read only where every statement that could allocate is understood: a source that calls an operator, keeps
+a workspace or asks an allocator for one is left unread as a whole function.
+[names] torch.utils.cpp_extension: `load_inline` is given what Python may call, `load` files that bind it
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
@@ -30,7 +34,6 @@ from vramcast.timing.roofline import UNREAD, Operation
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.costs import num_bytes
 from vramcast.tracing.environment.patches import Answer, Patches, answer_in, variables
-from vramcast.tracing.extensions.sources import kernels_of
 from vramcast.tracing.memory import Device
 from vramcast.tracing.operators import all_tensors
 from vramcast.tracing.simulation import Simulation, answering, running
@@ -314,3 +317,71 @@ def patch_loading(patches: Patches, simulation: Simulation) -> None:
     flash = sys.modules.get(FLASH)
     if flash is not None and not hasattr(flash, "_flash_fwd"):
         simulation.assumptions.note(IMPORTED_BEFORE)
+
+
+COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+FUNCTION: Final = r"(?P<made>void|(?:at|torch)::Tensor)\s+{}\s*\((?P<taken>[^)]*)\)\s*\{{"
+BOUND: Final = re.compile(r"\bm\.def\(\s*\"(\w+)\"\s*,\s*&?(?:\w+::)*(\w+)\s*[,)]")
+TENSOR: Final = re.compile(r"\bTensor\s*&?\s*(\w+)\s*$")
+LIKE: Final = re.compile(
+    r"(?:auto|(?:at|torch)::Tensor)\s+(?P<name>\w+)\s*=\s*(?:at|torch)::(?:empty|ones|zeros)_like"
+    r"\(\s*(?P<of>\w+)\s*\)\s*;"
+)
+ALLOCATES: Final = re.compile(
+    r"\b(?:at|torch)::[a-z]\w*\s*\(|\bcudaMalloc|\bcub::|\bthrust::|\ballocate\s*\(|\bDataPtr\b|"
+    r"\.\s*(?:clone|contiguous|copy_|flatten|new_\w+|repeat\w*|reshape|sum|to|toType|type_as|zeros)\s*\("
+)
+RETURNED: Final = re.compile(r"\breturn\s+(\w+)\s*;")
+
+
+def kernels_of(given: Mapping[str, Any]) -> dict[str, Rule]:
+    """By the arguments of a build."""
+    files = [Path(str(name)) for name in _several(given.get("sources"))]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    texts += [*_several(given.get("cpp_sources")), *_several(given.get("cuda_sources"))]
+    bound = {name: name for name in _several(given.get("functions"))} | dict(BOUND.findall("\n".join(texts)))
+    return {} if len(texts) < len(files) else dict(kernels_in(bound, texts))
+
+
+def _several(given: Any) -> Sequence[str]:
+    return [given] if isinstance(given, str) else [*(given or ())]
+
+
+def kernels_in(functions: Mapping[str, str], sources: Sequence[str]) -> Iterator[tuple[str, Rule]]:
+    """Function -> what it does, of those that are understood; the whole text may not allocate but as they do."""
+    text = COMMENT.sub("", "\n".join(sources))
+    if ALLOCATES.search(LIKE.sub("", text)):
+        return
+    for name, bound in functions.items():
+        found = re.search(FUNCTION.format(re.escape(bound)), text)
+        if found is None:
+            continue
+        body = _body(text, found.end())
+        taken = [(match := TENSOR.search(one)) and match[1] for one in found["taken"].split(",")]
+        made = {match["name"]: match["of"] for match in LIKE.finditer(body)}
+        result = "" if found["made"] == "void" else next(iter(RETURNED.findall(body)), "")
+        known = {*filter(None, taken), *made}
+        if known.issuperset(made.values()) and (result in known or found["made"] == "void"):
+            yield name, _rule(taken, made, result)
+
+
+def _body(text: str, start: int) -> str:
+    """From behind a brace to the one that closes it."""
+    depth, end = 1, start
+    while depth and end < len(text):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        end += 1
+    return text[start:end]
+
+
+def _rule(taken: Sequence[str | None], made: dict[str, str], result: str) -> Rule:
+    def run(call: Call) -> Any:
+        tensors: dict[str, torch.Tensor] = {
+            name: value for name, value in zip(taken, call.args, strict=False) if name is not None
+        }
+        for name, of in made.items():
+            meta = torch.empty_like(tensors[of], device="meta")
+            tensors[name] = call.empty(meta.size(), dtype=meta.dtype, strides=meta.stride())
+        return tensors[result] if result else None
+
+    return run

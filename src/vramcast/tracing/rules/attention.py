@@ -32,8 +32,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.layouts import FP32, LITTLE_SHARED, NARROW, contiguous_copy, like, num_bytes
+from vramcast.tracing.rules.layouts import FP32, LITTLE_SHARED, NARROW, chip, contiguous_copy, like, num_bytes
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 

@@ -28,8 +28,7 @@ import torch
 
 from vramcast.catalogue.contexts import Kernel, Phase, workspace_share
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import allows_tf32
-from vramcast.tracing.rules.layouts import CONTIGUOUS, dense_strides, num_bytes, suggested
+from vramcast.tracing.rules.layouts import CONTIGUOUS, allows_tf32, dense_strides, num_bytes, suggested
 from vramcast.units import round_up
 
 NARROW_CHANNELS: Final = 4  # channels of an image: kernels of their own

@@ -20,11 +20,11 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.layouts import (
     CONTIGUOUS,
     accumulator,
     at_least,
+    chip,
     contiguous_copy,
     dense_strides,
     like,

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from vramcast.operators.reduction import Kernel, Strided, accumulator_bytes, buffers, reduction
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.layouts import NARROW, accumulator, at_least, num_bytes
+from vramcast.tracing.rules.layouts import NARROW, accumulator, at_least, chip, num_bytes
 
 WIDE_VECTORS_SINCE: Final = (2, 8)
 """Since then sums and means of 16-bit numbers load eight at once [kernels]."""

@@ -14,9 +14,8 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes
-from vramcast.tracing.rules.layouts import INT32, INT64, contiguous_copy, num_bytes, reads_contiguous
+from vramcast.tracing.rules.layouts import INT32, INT64, chip, contiguous_copy, num_bytes, reads_contiguous
 from vramcast.units import ceil_div
 
 IN_PLACE: Final = 4096  # longest row that is sorted where it lies
