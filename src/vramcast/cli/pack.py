@@ -73,7 +73,8 @@ def command(
     candidates = list(_candidates(texts, kinds))
     asked = {"jobs": list(texts), "gpus": ", ".join(given["gpus"]), "risk": share}
     found = packed(candidates, rooms, risk=share, question=asked | ({"used": given["used"]} if "used" in given else {}))
-    click.echo(report.packing.to_json(found) if as_json else report.packing.render(found, words_here(lang)), nl=as_json)
+    text = report.document.noun_json(found) if as_json else report.packing.render(found, words_here(lang))
+    click.echo(text, nl=as_json)
     return 0 if found.is_whole else EXIT_DOES_NOT_FIT
 
 

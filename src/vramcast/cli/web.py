@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import webbrowser
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import click
 from vramcast.cli.shared import FILE
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import format_bytes
+from vramcast.web.exchange import Sources
 
 HUBS = ("huggingface", "modelscope")
 
@@ -94,4 +96,29 @@ def _built(directory: Path, pyodide: Path | None, wheels: tuple[Path, ...], addr
     if site.lacks:
         click.echo(f"  plan train is not in it, for want of NumPy: {site.lacks}; --wheel numpy-...whl adds it")
     click.echo(f"  to look at it: python -m http.server --bind 127.0.0.1 --directory {site.directory}")
+    return 0
+
+
+@click.command("mcp")
+@click.option(
+    "--hub", "hubs", type=click.Choice(HUBS), multiple=True,
+    help="also answer for ids of this hub, whose configs and headers are then fetched (repeatable)",
+)
+def mcp(hubs: tuple[str, ...]) -> int:
+    """Answer a coding agent on standard input and output, by the Model Context Protocol. Needs the extra `mcp`.
+
+    Tools are train, serve, plan, oom, files and the catalogues, with the options that the page may ask; resources are
+    the documents. An agent can name no file and no address.
+
+    \b
+    claude mcp add vramcast -- vramcast mcp
+    {"mcpServers": {"vramcast": {"mcp": "uvx", "args": ["--from", "vramcast[mcp]", "vramcast", "mcp"]}}}
+    """
+    try:
+        agents = import_module("vramcast.web.agents")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "pebble", "anyio", "pydantic"):
+            raise
+        raise Unsupported("the server needs {}: pip install 'vramcast[mcp]'", error.name) from None
+    agents.run(Sources(frozenset(hubs)))
     return 0

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.planning import Choice, Choices
 from vramcast.report.columns import table_lines
-from vramcast.report.document import SCHEMA, as_text, plain
+from vramcast.report.document import noun_json
 from vramcast.report.messages import Words
 from vramcast.report.sentences import age_days, money, word_of
 from vramcast.units import format_bytes
@@ -44,4 +44,4 @@ def to_json(found: Choices, *, today: date) -> str:
         replace(one, offer=one.offer and replace(one.offer, age_days=age_days(one.offer.price, today)))
         for one in found.choices
     )
-    return as_text({"schema": SCHEMA, **plain(replace(found, choices=choices))})
+    return noun_json(replace(found, choices=choices))

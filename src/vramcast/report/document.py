@@ -113,6 +113,11 @@ def _present(noun: Noun) -> Iterator[tuple[str, Any]]:
             yield key.name, shown
 
 
+def noun_json(noun: Noun) -> str:
+    """A noun's own document; what is not known is absent."""
+    return as_text({"schema": SCHEMA, **plain(noun)})
+
+
 def as_text(document: Any) -> str:
     """A document as it is printed; nouns in it write themselves."""
     return json.dumps(document, indent=1, ensure_ascii=False, default=plain)

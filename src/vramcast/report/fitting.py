@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from vramcast.domain.planning import Fitting
 from vramcast.report.columns import table_lines
-from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Words
 from vramcast.report.sentences import word_of
 from vramcast.units import format_bytes
@@ -31,8 +30,3 @@ def render(found: Fitting, words: Words) -> str:
         head = ("model", words("parameters"), "", "", words("choices.needs"), words("choices.speed"))
         lines += ["", *table_lines([head, *rows], right=frozenset({1, 4, 5}))]
     return "\n".join(lines) + "\n"
-
-
-def to_json(found: Fitting) -> str:
-    """The same as a document: what is not known is absent."""
-    return as_text({"schema": SCHEMA, **plain(found)})

@@ -7,7 +7,6 @@ from itertools import groupby
 
 from vramcast.domain.packing import PackedCard, Packing
 from vramcast.report.columns import table_lines
-from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Words
 from vramcast.report.text import likely
 from vramcast.units import format_bytes
@@ -51,8 +50,3 @@ def _free(cards: tuple[PackedCard, ...]) -> Iterator[str]:
     for _, group in groupby(enumerate(free), key=lambda pair: pair[1].index - pair[0]):
         run = [card.index for _, card in group]
         yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
-
-
-def to_json(found: Packing) -> str:
-    """The same as a document."""
-    return as_text({"schema": SCHEMA, **plain(found)})

@@ -116,7 +116,7 @@ def _rewritten(tape: Tape, passes: list[_Pass]) -> Tape:
     changed = Tape()
     present: dict[int, Block] = {}
     latest: dict[int, int] = {-1: -1}  # block -> its last copy
-    named = _moments(tape)
+    named = tape.moments()
     for index, event in enumerate(tape.events):
         for moment in named.get(index, ()):
             _repeat(changed, moment, latest)
@@ -132,15 +132,6 @@ def _rewritten(tape: Tape, passes: list[_Pass]) -> Tape:
     for moment in named.get(len(tape.events), ()):
         _repeat(changed, moment, latest)
     return changed
-
-
-def _moments(tape: Tape) -> dict[int, list[Mark | Aside]]:
-    """What a tape has beside events, by position."""
-    found: dict[int, list[Mark | Aside]] = {}
-    moments: list[Mark | Aside] = [*tape.asides, *tape.marks]
-    for moment in moments:
-        found.setdefault(moment.position, []).append(moment)
-    return found
 
 
 def _repeat(tape: Tape, moment: Mark | Aside, latest: dict[int, int]) -> None:

@@ -148,6 +148,14 @@ class Tape(Struct, eq=False, gc=False):
     def mark(self, name: str, optimizer: int = 0) -> None:
         self.marks.append(Mark(len(self.events), name, optimizer, len(self.operations)))
 
+    def moments(self) -> dict[int, list[Mark | Aside]]:
+        """What it has beside events, by position."""
+        found: dict[int, list[Mark | Aside]] = {}
+        every: list[Mark | Aside] = [*self.asides, *self.marks]
+        for moment in every:
+            found.setdefault(moment.position, []).append(moment)
+        return found
+
     def ran(self, operation: Operation) -> None:
         """A kernel, or something else that takes time."""
         index = self._known.setdefault(operation, len(self.costs))

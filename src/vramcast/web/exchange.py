@@ -16,6 +16,7 @@ import msgspec
 from vramcast import report
 from vramcast.errors import Note, text_of
 from vramcast.report.messages import LANGUAGES, Words
+from vramcast.units import GIB, KIB, MIB
 
 JSON: Final = "application/json"
 BYTES: Final = "application/octet-stream"
@@ -210,9 +211,6 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-KIB: Final = 1 << 10
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
 
 LARGEST_QUESTION: Final = 256 * KIB
 """A question is a few hundred bytes of JSON [bytes]."""

@@ -11,7 +11,7 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.report import plan as searched
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter, svg
-from vramcast.report.plan import technique_words
+from vramcast.report.plan_document import technique_words
 from vramcast.report.sentences import tone_of
 from vramcast.report.written import answers
 from vramcast.report.written.parts import Bars, Items, Part, Picture, Report, Section, Table, Text

@@ -28,7 +28,7 @@ import torch
 
 from vramcast.catalogue.contexts import Kernel, Phase, workspace_share
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.layouts import CONTIGUOUS, allows_tf32, dense_strides, num_bytes, suggested
+from vramcast.tracing.rules.layouts import CONTIGUOUS, allows_tf32, contiguous_copy, empty_in, num_bytes, suggested
 from vramcast.units import round_up
 
 NARROW_CHANNELS: Final = 4  # channels of an image: kernels of their own
@@ -107,10 +107,10 @@ def convolution(call: Call) -> Any:
     _check_channels(call)
     problem = _problem(call, *call.args[:2], call.args[3], *call.args[5:7], call.args[8])
     layout = problem.layout if problem.is_cudnn else CONTIGUOUS
-    _copy(call, problem.x, layout)
+    contiguous_copy(call, problem.x, layout)
     shape = call.simulation.on_meta(call.func, call.args, call.kwargs, call.device).size()
-    out = _new(call, shape, problem.x.dtype, layout)
-    _copy(call, problem.weight, layout)
+    out = empty_in(call, shape, problem.x.dtype, layout)
+    contiguous_copy(call, problem.weight, layout)
     if problem.is_cudnn:
         # Transposed, it runs the gradient of the data.
         phase: Phase = "data" if problem.is_transposed else "forward"
@@ -136,12 +136,12 @@ def convolution_backward(call: Call) -> Any:
     problem = _problem(call, x, weight, stride, dilation, is_transposed, groups)
     grad_image = grad.unsqueeze(2) if grad.dim() == 3 else grad
     layout = problem.layout if problem.is_cudnn else CONTIGUOUS
-    copies = [_copy(call, problem.x, layout), _copy(call, grad_image, layout)]
+    copies = [contiguous_copy(call, problem.x, layout), contiguous_copy(call, grad_image, layout)]
     if problem.is_cudnn:
         dx, dweight = _cudnn_gradients(call, problem, grad_image, mask)
     else:
-        dweight = _new(call, weight.size(), weight.dtype, CONTIGUOUS) if mask[1] else None
-        dx = _new(call, x.size(), x.dtype, CONTIGUOUS) if mask[0] else None
+        dweight = empty_in(call, weight.size(), weight.dtype, CONTIGUOUS) if mask[1] else None
+        dx = empty_in(call, x.size(), x.dtype, CONTIGUOUS) if mask[0] else None
     for copy in reversed(copies):
         call.release(copy)
     dbias = None
@@ -158,13 +158,13 @@ def _cudnn_gradients(
     x, weight, layout = problem.x, problem.weight, problem.layout
     dx = dweight = None
     if mask[0]:
-        dx = _new(call, call.args[1].size(), x.dtype, layout)
-        copy = _copy(call, weight, layout)
+        dx = empty_in(call, call.args[1].size(), x.dtype, layout)
+        copy = contiguous_copy(call, weight, layout)
         # The gradient of a transposed convolution's input is a convolution.
         call.release(_workspace(call, problem, grad, "forward" if problem.is_transposed else "data"))
         call.release(copy)
     if mask[1]:
-        dweight = _new(call, call.args[2].size(), weight.dtype, layout)
+        dweight = empty_in(call, call.args[2].size(), weight.dtype, layout)
         call.release(_workspace(call, problem, grad, "filter"))
     return dx, dweight
 
@@ -208,18 +208,6 @@ def _converts(call: Call, problem: Problem) -> bool:
     return problem.x.dtype.itemsize == 2 and call.device.sm >= OLDEST_TENSOR_CORES
 
 
-def _copy(call: Call, tensor: torch.Tensor, layout: torch.memory_format) -> Any:
-    """`tensor.contiguous(layout)` for the time of the call."""
-    if tensor.is_contiguous(memory_format=layout):
-        return None
-    return call.scratch(num_bytes(tensor), "contiguous copy")
-
-
-def _new(call: Call, size: Sequence[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
-    strides = None if layout is CONTIGUOUS or len(size) == 3 else dense_strides(size, layout)
-    return call.empty(size, dtype=dtype, strides=strides)
-
-
 IN_SPACE: Final = 5  # dimensions of volumes: sample, channel, depth, height, width
 READS_ITS_LAYOUT: Final = (
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
@@ -259,8 +247,8 @@ def written_contiguous(call: Call) -> Any:
     """[upsample] `output_c`"""
     out = call.run()
     x = call.args[0]
-    if x.dim() == IN_SPACE and not x.is_contiguous():
-        call.scratch(num_bytes(x), "contiguous copy")
+    if x.dim() == IN_SPACE:
+        contiguous_copy(call, x)
     if not out.is_contiguous():
         call.scratch(num_bytes(out), "contiguous result")
     return out
@@ -270,8 +258,7 @@ def unpooled(call: Call) -> Any:
     """Values and their places are read contiguous; so is the result, whatever the input's layout [unpool]."""
     x, indices, size = call.args[:3]
     for tensor in (x, indices):
-        if not tensor.is_contiguous():
-            call.scratch(num_bytes(tensor), "contiguous copy")
+        contiguous_copy(call, tensor)
     return call.empty((*x.size()[: -len(size)], *size), dtype=x.dtype)
 
 
@@ -279,8 +266,7 @@ def _after_copies(call: Call, layout: torch.memory_format) -> Any:
     """Outputs come first, as structured kernels make them before they run."""
     out = call.run()
     for tensor in _tensors(call):
-        if not tensor.is_contiguous(memory_format=layout if tensor.dim() == 4 else CONTIGUOUS):
-            call.scratch(num_bytes(tensor), "contiguous copy")
+        contiguous_copy(call, tensor, layout if tensor.dim() == 4 else CONTIGUOUS)
     return out
 
 

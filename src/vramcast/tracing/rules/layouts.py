@@ -42,9 +42,11 @@ def like(
     return call.empty(tensor.size(), dtype=dtype or tensor.dtype, strides=strides)
 
 
-def contiguous_copy(call: Call, tensor: torch.Tensor | None) -> Block | None:
-    """`tensor.contiguous()` for the time of the operator: nothing where it is contiguous."""
-    if tensor is None or tensor.is_contiguous():
+def contiguous_copy(
+    call: Call, tensor: torch.Tensor | None, layout: torch.memory_format = torch.contiguous_format
+) -> Block | None:
+    """`tensor.contiguous(layout)` for the time of the operator: nothing where it is so."""
+    if tensor is None or tensor.is_contiguous(memory_format=layout):
         return None
     return call.scratch(num_bytes(tensor), "contiguous copy")
 
@@ -103,6 +105,12 @@ def dense_strides(sizes: Sequence[int], layout: torch.memory_format) -> list[int
         strides[dim] = step
         step *= max(1, sizes[dim])
     return strides
+
+
+def empty_in(call: Call, size: Sequence[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
+    """A new tensor of that layout; of one spatial dimension there is only one."""
+    strides = None if layout is CONTIGUOUS or len(size) == 3 else dense_strides(size, layout)
+    return call.empty(size, dtype=dtype, strides=strides)
 
 
 Version = tuple[int, int]

@@ -26,9 +26,8 @@ from vramcast.tracing.rules.layouts import (
     at_least,
     chip,
     contiguous_copy,
-    dense_strides,
+    empty_in,
     like,
-    num_bytes,
     suggested,
 )
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
@@ -144,7 +143,7 @@ def group_norm_backward(call: Call) -> Any:
 def cudnn_batch_norm(call: Call) -> Any:
     """Output, mean and deviation of the batch, reserve."""
     x, weight, training = call.args[0], call.args[1], call.args[5]
-    out = _like(call, x)
+    out = empty_in(call, x.size(), x.dtype, suggested(x))
     count = x.size(1) if training else 0
     mean, deviation = (call.empty((count,), dtype=weight.dtype) for _ in range(2))
     return out, mean, deviation, call.empty((0,), dtype=torch.uint8)
@@ -152,9 +151,8 @@ def cudnn_batch_norm(call: Call) -> Any:
 
 def cudnn_batch_norm_backward(call: Call) -> Any:
     x, grad, weight = call.args[:3]
-    if not grad.is_contiguous(memory_format=suggested(x)):
-        call.scratch(num_bytes(grad), "contiguous copy")
-    dx = _like(call, x)
+    contiguous_copy(call, grad, suggested(x))
+    dx = empty_in(call, x.size(), x.dtype, suggested(x))
     return dx, *(call.empty(weight.size(), dtype=weight.dtype) for _ in range(2))
 
 
@@ -186,12 +184,6 @@ def _weight_gradients(
     dtype = x.dtype if weight is None else weight.dtype
     dweight, dbias = (call.empty((x.size(1),), dtype=dtype) if wanted else None for wanted in mask[1:3])
     return dweight, dbias
-
-
-def _like(call: Call, x: torch.Tensor) -> torch.Tensor:
-    layout = suggested(x)
-    strides = None if layout is CONTIGUOUS else dense_strides(x.size(), layout)
-    return call.empty(x.size(), dtype=x.dtype, strides=strides)
 
 
 RULES: Final[Mapping[str, Rule]] = {

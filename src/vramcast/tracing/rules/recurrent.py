@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.layouts import num_bytes
+from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
 
 GATES: Final = {0: 1, 1: 1, 2: 4, 3: 3}
 """cuDNN's modes: ReLU, tanh, LSTM, GRU."""
@@ -52,8 +52,7 @@ def cudnn_rnn(call: Call) -> Any:
     network = _network(x, mode, hidden, projection, layers, both, sizes, batch_first=batch_first)
     width = (projection or hidden) * network.directions
     time_major = x.transpose(0, 1) if batch_first and not sizes else x
-    if not time_major.is_contiguous():
-        call.scratch(num_bytes(x), "contiguous copy")
+    contiguous_copy(call, time_major)
     out = call.empty((*time_major.size()[:-1], width), dtype=x.dtype)
     count = network.layers * network.directions
     hy = call.empty((count, network.batch, projection or hidden), dtype=hx.dtype)

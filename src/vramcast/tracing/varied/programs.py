@@ -89,7 +89,7 @@ def items_of(tape: Tape) -> list[Item]:
     """A tape as what happens in it, calls whole."""
     found: list[Item] = []
     places: dict[int, Free] = {}  # block -> who left it
-    named = _moments(tape)
+    named = tape.moments()
     calls = iter([*tape.calls, Called(len(tape.events) + 1, 0, "", (), ())])
     call, position, events = next(calls), 0, tape.events
     while True:
@@ -136,14 +136,6 @@ def _made(tape: Tape, call: Called) -> Made:
     ended = {-event for event in events if event < 0}
     kept = tuple(number for number in range(1, len(blocks) + 1) if number not in ended)
     return Made(call.template, call.ints, call.floats, tuple(blocks), tuple(events), kept)
-
-
-def _moments(tape: Tape) -> dict[int, list[Mark | Aside]]:
-    found: dict[int, list[Mark | Aside]] = {}
-    moments: list[Mark | Aside] = [*tape.asides, *tape.marks]
-    for moment in moments:
-        found.setdefault(moment.position, []).append(moment)
-    return found
 
 
 def _named(moment: Mark | Aside, places: dict[int, Free]) -> Named:

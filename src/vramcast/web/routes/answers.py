@@ -15,7 +15,7 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
 from vramcast.report.document import document
-from vramcast.report.plan import plan_document
+from vramcast.report.plan_document import plan_document
 from vramcast.web.exchange import Asked, Looked, Refused, Sources, choice_field, refuse_others
 from vramcast.web.visitor import options_of, resolver
 
