@@ -27,8 +27,9 @@ from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.environment.patches import Patches, variables
 from vramcast.tracing.extensions import EXTENSIONS, GUARDED, LIBRARIES
 from vramcast.tracing.extensions.stand_ins import patch_loading, standing_in
+from vramcast.tracing.holders import Holders
 from vramcast.tracing.memory import Device, Memory
-from vramcast.tracing.origins import Assumptions, Holders, Origins
+from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules import PLAIN, RULES
 from vramcast.tracing.simulation import Simulation
 

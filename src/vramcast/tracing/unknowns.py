@@ -19,8 +19,9 @@ import torch
 from vramcast.errors import InvalidSpec, Note
 from vramcast.question.tracing import Value
 from vramcast.tracing.call import Call
+from vramcast.tracing.holders import is_curvature
 from vramcast.tracing.memory import META
-from vramcast.tracing.origins import Place, is_curvature
+from vramcast.tracing.origins import Place
 from vramcast.tracing.rules.indexing import COORDINATES, check_masks, coordinates_bytes, is_mask
 from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
 

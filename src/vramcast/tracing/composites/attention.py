@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.composites.layers import apart
-from vramcast.tracing.origins import local_part
+from vramcast.tracing.holders import local_part
 from vramcast.tracing.rules.layouts import LITTLE_SHARED, NARROW, at_least
 from vramcast.tracing.simulation import Simulation
 
