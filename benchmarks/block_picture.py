@@ -44,7 +44,7 @@ DRAWN = """({ data, moves }) => {
 
 
 def recording(events: int) -> dict[str, Any]:
-    """Columns of a run, as `report.blocks` has them."""
+    """Columns of a run, as `report.replay_document` has them."""
     dice = random.Random(0)
     starts, ends, sizes, kinds = array("i"), array("I"), array("d"), array("B")
     for _ in range(STAYING):

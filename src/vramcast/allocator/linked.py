@@ -210,8 +210,7 @@ def _hold(t, more):
     totals = t.totals
     totals[CHANGES] += 1
     totals[RESERVED] += more
-    if totals[RESERVED] > totals[PEAK_RESERVED]:
-        totals[PEAK_RESERVED] = totals[RESERVED]
+    totals[PEAK_RESERVED] = max(totals[PEAK_RESERVED], totals[RESERVED])
 
 
 @compiled
@@ -420,8 +419,7 @@ def _allocate(t, request):
     totals[BIRTHS] += 1
     totals[ALIVE] += 1
     totals[ALLOCATED] += block[SIZE]
-    if totals[ALLOCATED] > totals[PEAK]:
-        totals[PEAK] = totals[ALLOCATED]
+    totals[PEAK] = max(totals[PEAK], totals[ALLOCATED])
 
 
 @inlined
@@ -433,8 +431,7 @@ def _free(t, request):
     t.newest[request] = t.blocks[row, BELOW]
     totals[ALIVE] -= 1
     totals[ALLOCATED] -= t.blocks[row, SIZE]
-    if t.blocks[row, BORN] < totals[ELDEST]:
-        totals[ELDEST] = t.blocks[row, BORN]
+    totals[ELDEST] = min(totals[ELDEST], t.blocks[row, BORN])
     _merge_free(t, t.kinds[request], row)
 
 
