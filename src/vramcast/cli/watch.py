@@ -14,7 +14,6 @@ from vramcast.cli.options import WithHelp, plain_option
 from vramcast.cli.shared import FILE, file_option, language_option
 from vramcast.errors import VramcastError
 from vramcast.report.messages import words_here
-from vramcast.watch import guard
 
 VENDORS = ("nvidia", "amd", "huawei", "mthreads")
 
@@ -97,29 +96,29 @@ def run(
     vramcast run --record run.sqlite -- python train.py
     """
     said, begun = words_here(lang), time.monotonic()
-    job = guard.Job.of(words, os.environ)
+    job = watch.guard.Job.of(words, os.environ)
     if not job.words:
         raise click.UsageError("nothing stands behind --: give a run, as in -- vllm serve MODEL")
     calibration = str(learn) if learn is not None and learn.is_file() else ""
-    found = guard.judged(job, file=job_file, gpus=gpus, calibration=calibration, in_haste=not check)
+    found = watch.guard.judged(job, file=job_file, gpus=gpus, calibration=calibration, in_haste=not check)
     if found.refuses:
-        found = guard.judged(job, file=job_file, gpus=gpus, calibration=calibration, with_changes=True)
+        found = watch.guard.judged(job, file=job_file, gpus=gpus, calibration=calibration, with_changes=True)
     took = time.monotonic() - begun
-    _said(guard.verdict(found, said))
+    _said(watch.guard.verdict(found, said))
     if found.refuses and fix and not check:
-        job, change = guard.fixed(job, found)
+        job, change = watch.guard.fixed(job, found)
         _said(said("run.fixed", change=change))
     elif found.refuses and not anyway:
         changes = [one.change for one in found.answer.changes if one.fits][:3] if found.answer else []
         _said(said("run.refused", changes=", ".join(changes)) if changes else said("run.refused.nothing"))
-        return guard.EXIT_REFUSED
+        return watch.guard.EXIT_REFUSED
     if check:
         return 0
-    if took > guard.UNNOTICED_S and found.command:
+    if took > watch.guard.UNNOTICED_S and found.command:
         _said(said("run.took", seconds=f"{took:.1f}", what=found.command))
-    ended = guard.started(job, record)
+    ended = watch.guard.started(job, record)
     try:
-        if text := guard.summed_up(found, ended, said, record=record, learn=learn):
+        if text := watch.guard.summed_up(found, ended, said, record=record, learn=learn):
             _said(text)
     except VramcastError as error:  # the run's own end counts
         _said(said.said(str(error)))

@@ -7,6 +7,7 @@ from vramcast.lazy import submodules
 if TYPE_CHECKING:
     from vramcast.watch import calibrate as calibrate
     from vramcast.watch import following as following
+    from vramcast.watch import guard as guard
     from vramcast.watch import here as here
     from vramcast.watch import outputs as outputs
     from vramcast.watch import readers as readers
