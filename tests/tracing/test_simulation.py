@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.errors import Unsupported
 from vramcast.question.tracing import build_trace
-from vramcast.tracing import draws
+from vramcast.tracing import values
 from vramcast.tracing.inputs import first_tensor
 from vramcast.tracing.layers import traced_layers
 from vramcast.tracing.result import categorise
@@ -367,10 +367,10 @@ def test_a_second_tensor_goes_on_where_the_first_one_stopped(card):
 
 
 def test_large_tensors_depend_on_the_multiprocessors():
-    state = draws.State(42, 0, multiprocessors=28, threads=1536)
-    numbers = draws.normal(64 * 2048, state).view(64, 2048)
+    state = values.State(42, 0, multiprocessors=28, threads=1536)
+    numbers = values.normal(64 * 2048, state).view(64, 2048)
     assert {place: pytest.approx(numbers[place].item(), abs=5e-5) for place in SEED_42} == SEED_42
-    other = draws.normal(64 * 2048, state._replace(multiprocessors=132)).view(64, 2048)
+    other = values.normal(64 * 2048, state._replace(multiprocessors=132)).view(64, 2048)
     assert other[0, 0] == numbers[0, 0] and other[63, 0] != numbers[63, 0]
 
 
@@ -397,15 +397,15 @@ def test_states_are_kept_and_set(card):
 
 
 def test_integers_lie_in_their_range_and_bf16_keeps_its_bounds():
-    state = draws.State(7, 4, multiprocessors=108, threads=2048)
-    numbers = draws.integers(10_000, -3, 5, state)
+    state = values.State(7, 4, multiprocessors=108, threads=2048)
+    numbers = values.integers(10_000, -3, 5, state)
     assert set(numbers.tolist()) == set(range(-3, 5))
-    assert draws.uniform(100_000, state, torch.bfloat16).max() < 1
+    assert values.uniform(100_000, state, torch.bfloat16).max() < 1
 
 
 def test_a_router_of_random_weights_chooses_the_experts_that_it_chooses_on_the_card(card):
     torch.manual_seed(42)
     chosen = torch.randn(16, 8, device="cuda").topk(2).indices
-    with_numbers = draws.normal(128, draws.State(42, 0, multiprocessors=132, threads=2048)).view(16, 8)
+    with_numbers = values.normal(128, values.State(42, 0, multiprocessors=132, threads=2048)).view(16, 8)
     tokens = [torch.where(chosen == expert)[0].numel() for expert in range(8)]
     assert tokens == torch.bincount(with_numbers.topk(2).indices.flatten(), minlength=8).tolist()
