@@ -13,27 +13,19 @@ default layout are converted within the workspace.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
+from vramcast.catalogue.tables import read_table
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError, UnknownName
 from vramcast.units import MIB
 
 FILE: Final = Path(__file__).with_name("contexts.csv")
 COLUMNS: Final = (
-    "kind",
-    "name",
-    "compute_capability",
-    "low_mib",
-    "typical_mib",
-    "high_mib",
-    "source",
-    "checked",
-    "confidence",
+    "kind", "name", "compute_capability", "low_mib", "typical_mib", "high_mib", "source", "checked", "confidence",
 )
 Key = tuple[str, str, str]
 KINDS: Final = {"lazy": "context", "eager": "eager"}
@@ -88,23 +80,15 @@ def read_ranges(text: str, *, file: str) -> dict[Key, Range]:
 
     Raises: SourceError naming file and row
     """
-    lines = list(csv.reader(text.splitlines()))
-    if not lines or tuple(lines[0]) != COLUMNS:
-        raise SourceError("{}: columns must be {}", file, ", ".join(COLUMNS))
     ranges: dict[Key, Range] = {}
-    for cells in lines[1:]:
-        where = f"{file}: row {' '.join(cells[:3])}"
-        if len(cells) != len(COLUMNS) or not all((*cells[:2], *cells[3:])):
-            raise SourceError("{}: every column but compute_capability must be filled", where)
-        key = (cells[0], cells[1], cells[2])
-        if key in ranges:
-            raise SourceError("{}: stands twice", where)
-        if not all(cell.isdecimal() for cell in cells[3:6]):
-            raise SourceError("{}: sizes must be whole MiB", where)
-        low, typical, high = (int(cell) * MIB for cell in cells[3:6])
-        if not 0 < low <= typical <= high:
-            raise SourceError("{}: must hold 0 < low <= typical <= high", where)
-        ranges[key] = Range(low=low, typical=typical, high=high, source=cells[6], confidence=cells[8])
+    for row in read_table(text, file=file, columns=COLUMNS, key=COLUMNS[:3]):
+        low, typical, high = (row.number(f"{name}_mib") or 0.0 for name in ("low", "typical", "high"))
+        if not 0 < low <= typical <= high or any(size % 1 for size in (low, typical, high)):
+            raise SourceError("{}: must hold 0 < low <= typical <= high, in whole MiB", row.where)
+        row.date("checked")
+        ranges[row.text("kind"), row.text("name"), row["compute_capability"]] = Range(
+            low=int(low) * MIB, typical=int(typical) * MIB, high=int(high) * MIB, source=row.text("source"),
+            confidence=row.text("confidence"))
     return ranges
 
 
@@ -147,36 +131,19 @@ def read_shares(text: str, *, file: str) -> Shares:
 
     Raises: SourceError naming file and row
     """
-    lines = list(csv.reader(text.splitlines()))
-    if not lines or tuple(lines[0]) != WORKSPACE_COLUMNS:
-        raise SourceError("{}: columns must be {}", file, ", ".join(WORKSPACE_COLUMNS))
     shares: dict[tuple[str, str], dict[Version, float]] = {}
-    for cells in lines[1:]:
-        where = f"{file}: row {' '.join(cells[:3])}"
-        if len(cells) != len(WORKSPACE_COLUMNS) or not all(cells):
-            raise SourceError("{}: every column must be filled", where)
-        since, low, share, high = _version(cells[0], where), *(_number(cell, where) for cell in cells[3:6])
-        if not 0 <= low <= share <= high:
-            raise SourceError("{}: must hold 0 <= low <= share <= high", where)
-        by_version = shares.setdefault((cells[1], cells[2]), {})
-        if since in by_version:
-            raise SourceError("{}: stands twice", where)
-        by_version[since] = share
+    for row in read_table(text, file=file, columns=WORKSPACE_COLUMNS, key=WORKSPACE_COLUMNS[:3]):
+        major, _, minor = row["torch_since"].partition(".")
+        if not (major.isdecimal() and minor.isdecimal()):
+            raise SourceError("{}: torch_since must be a version such as 2.0", row.where)
+        low, share, high = (0.0 if row[name] == "0" else row.number(name) for name in ("low", "share", "high"))
+        if low is None or share is None or high is None or not low <= share <= high:
+            raise SourceError("{}: must hold 0 <= low <= share <= high", row.where)
+        for name in ("kernel", "phase", "source", "confidence"):
+            row.text(name)
+        row.date("checked")
+        shares.setdefault((row["kernel"], row["phase"]), {})[int(major), int(minor)] = share
     return shares
-
-
-def _version(cell: str, where: str) -> Version:
-    major, _, minor = cell.partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
-        raise SourceError("{}: torch_since must be a version such as 2.0", where)
-    return int(major), int(minor)
-
-
-def _number(cell: str, where: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise SourceError("{}: {!r} is not a number", where, cell) from None
 
 
 @cache

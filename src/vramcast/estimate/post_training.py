@@ -234,7 +234,7 @@ def _around(job: PostTrainingJob, process: Process) -> tuple[Tensor, ...]:
 
 
 def _train_job(job: PostTrainingJob) -> Job:
-    return trainer.train_job(job, batches(job, learns=True))
+    return trainer.of(job).train_job(job, batches(job, learns=True))
 
 
 def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:

@@ -54,7 +54,7 @@ def host_need(job: PostTrainingJob, *, device_bytes: int) -> HostNeed:
 def _host_need(job: PostTrainingJob) -> HostNeed:
     cluster = job.cluster
     if job.engine == "huggingface":  # what DeepSpeed's offload takes is that of the same training
-        found = host_memory.host_need(trainer.train_job(job, batches(job, learns=True)))
+        found = host_memory.host_need(trainer.of(job).train_job(job, batches(job, learns=True)))
         if found is not None:
             return found
     parts = tuple(_parts(job, trainer_cluster(job).gpus_per_node))
@@ -66,23 +66,23 @@ def _host_need(job: PostTrainingJob) -> HostNeed:
 
 def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     found = batches(job, learns=True)
-    learning, release = trainer.actor(job, found), release_of(job)
+    learning, release = trainer.of(job).actor(job, found), release_of(job)
     steps_there = job.engine == "deepspeed" or (job.engine == "megatron" and megatron.steps_on_host(job))
     apart = steps_there and job.plan.offload_optimizer != "none"
     networks = {"": learning}
     away = "+".join(job.own_gpus).split("+")
     if job.algorithm in WITH_CRITIC and "critic" not in away:
-        networks["critic's "] = trainer.critic(job, found)[0]
+        networks["critic's "] = trainer.of(job).critic(job, found)[0]
     pageable = job.engine == "pytorch" and fsdp.sharder(job) == "fsdp2" and PAGEABLE[0] <= job.version[:2] < PAGEABLE[1]
     moves, moved = trainer.moved_by_stage(job)
     stored = learning
     if job.engine == "pytorch" and fsdp.steps_on_host(job):
         on_card = replace(job, trainer_options={})
-        stored = trainer.actor(on_card, found)
+        stored = trainer.of(on_card).actor(on_card, found)
         yield from _all_there(on_card, stored, ranks)
     for whose, network in networks.items():
         if apart:
-            need = host_memory.host_need(trainer.train_job(job, found))
+            need = host_memory.host_need(trainer.of(job).train_job(job, found))
             for part in need.parts if need is not None else ():
                 if part.name != "processes":
                     yield replace(part, name=f"{whose}{part.name}")
@@ -97,7 +97,7 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
         yield _part("weights of the reference", shards, ranks)
         yield _part("weights that learn, while the reference has their place", shards, ranks)
     if own and trainer.offloads_reference(job):
-        frozen = trainer.reference(job, found)
+        frozen = trainer.of(job).reference(job, found)
         width = HALF if job.engine == "deepspeed" else FP32  # of what the network that learns keeps
         shards = frozen.weights or tuple(
             (replace(tensor, num_bytes=tensor.num_bytes * release.reference_width // width), count)
@@ -133,7 +133,7 @@ def _all_there(job: PostTrainingJob, learning: Network, ranks: int) -> Iterator[
     """
     networks = {"": learning}
     if job.algorithm in WITH_CRITIC:
-        networks["critic's "] = trainer.critic(job, batches(job, learns=True, of_critic=True))[0]
+        networks["critic's "] = trainer.of(job).critic(job, batches(job, learns=True, of_critic=True))[0]
     for whose, network in networks.items():
         yield _part(f"{whose}sharded weights", network.weights, ranks)
         yield _part(f"{whose}gradients", network.weights, ranks)

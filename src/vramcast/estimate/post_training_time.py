@@ -122,7 +122,7 @@ def trainer_seconds(job: PostTrainingJob) -> tuple[dict[str, float] | None, str]
     if job.engine == "pytorch" and fsdp.steps_on_host(job):
         return None, "no step time: an optimizer that steps on the host is not timed"
     passes = 4 if job.plan.recompute is Recompute.FULL else 3  # backward is two
-    learning, leaves = trainer.actor(job, batches(job, learns=True)), leaves_cards(job)
+    learning, leaves = trainer.of(job).actor(job, batches(job, learns=True)), leaves_cards(job)
     weights, states = (
         2 * num_bytes(held) / HOST_BYTES_PER_S if moved or leaves else 0.0
         for held, moved in zip((learning.weights, learning.moments), trainer.moved_by_stage(job), strict=True)
@@ -162,7 +162,7 @@ def _units_s(job: PostTrainingJob, *, learns: bool) -> float:
 def _update_s(job: PostTrainingJob) -> tuple[float | None, str]:
     """All optimizer steps of a step."""
     found = batches(job, learns=True)
-    made = trainer.train_job(job, found)
+    made = trainer.of(job).train_job(job, found)
     length = job.episodes.longest if job.updates.padded else job.episodes.usual
     local = job.updates.mini_batch * job.episodes.samples // replicas(job)
     workload = replace(made.workload, seq_len=ceil_div(length, job.updates.ulysses),

@@ -131,13 +131,16 @@ class Fields:
         """The error for a value that breaks a rule, which is the end of a template."""
         return InvalidSpec("{}={} of {} " + rule, key, shown(self.get(key)), self.name, *values)
 
+    def _given(self, key: str, fallback: object) -> object:
+        """The value, or the fallback where there is one."""
+        value = self.get(key)
+        if value is None and fallback is None:
+            raise InvalidSpec("config of {} lacks {}", self.name, key)
+        return fallback if value is None else value
+
     def natural(self, key: str, fallback: int | None = None) -> int:
         """An integer from 0 up."""
-        value = self.get(key)
-        if value is None:
-            if fallback is None:
-                raise InvalidSpec("config of {} lacks {}", self.name, key)
-            return fallback
+        value = self._given(key, fallback)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(key, "must be an integer")
         if not 0 <= value <= LARGEST:
@@ -197,11 +200,7 @@ class Fields:
         return int(value * of)
 
     def word(self, key: str, fallback: str | None = None) -> str:
-        value = self.get(key)
-        if value is None:
-            if fallback is None:
-                raise InvalidSpec("config of {} lacks {}", self.name, key)
-            return fallback
+        value = self._given(key, fallback)
         if not isinstance(value, str):
             raise self.wrong(key, "must be a text")
         return value

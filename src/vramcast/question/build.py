@@ -30,7 +30,7 @@ from vramcast.engines import eager
 from vramcast.engines.training import DIFFUSION, PURE, TRAINING, checkout
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
-from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
+from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, given_of, parse
 
 NounT = TypeVar("NounT")
 
@@ -63,8 +63,8 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
 
     Raises: InvalidSpec or UnknownName with one sentence.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    _refuse_unknown(given)
+    given = given_of(options, OPTIONS)
+    _refuse_repeated(given)
     values = {name: parse(name, value) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
@@ -200,11 +200,7 @@ def market_of(values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS) 
     return Market(**fields)
 
 
-def _refuse_unknown(given: Mapping[str, object]) -> None:
-    known = ("model", "gpus", *OPTIONS)
-    for name in given:
-        if name not in known:
-            raise UnknownName.of("option", name, known)
+def _refuse_repeated(given: Mapping[str, object]) -> None:
     if "zero" in given and "shards" in given:
         raise InvalidSpec("--zero and --shards say the same; give one of them")
     if "global-batch" in given and "grad-accum" in given:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from vramcast import states
 from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
 from vramcast.engines.training import DIFFUSION, PURE, TRAINING, Sharder
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.lazy import lazy_pattern
 from vramcast.operators.lora import ADAPTERS
 from vramcast.question.option import Kind as Kind
@@ -244,6 +244,20 @@ def parse_amount(name: str, value: object) -> int:
     if not 1 <= amount <= LARGEST_AMOUNT:
         raise InvalidSpec("{}={!r} must be from 1 to 10^18", name, str(value)[:40])
     return amount
+
+
+def given_of(
+    options: Mapping[str, object], table: Mapping[str, Option], beside: tuple[str, ...] = ("model", "gpus")
+) -> dict[str, Any]:
+    """What options say at all; `beside`: those that no table has.
+
+    Raises: UnknownName for one that neither has
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in table and name not in beside:
+            raise UnknownName.of("option", name, (*beside, *table))
+    return given
 
 
 def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -> Any:

@@ -17,7 +17,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, Note, UnknownName
 from vramcast.question.amounts import headroom_of
 from vramcast.question.build import Resolve, market_of
-from vramcast.question.options import Kind, Option, parse, parse_count
+from vramcast.question.options import Kind, Option, given_of, parse, parse_count
 from vramcast.question.serving import build_serving, default_engine, parse_engine
 from vramcast.question.tables import PLAN_OPTIONS, SERVE_OPTIONS
 from vramcast.states.ggml import MIXES
@@ -79,10 +79,8 @@ def build_plan_serving(options: Mapping[str, object], *, resolve: Resolve) -> Se
 
     Raises: InvalidSpec or UnknownName with one sentence.
     """
-    given = {name: value for name, value in options.items() if value is not None and name != "model"}
-    for name in given:
-        if name not in PLAN_SERVE_OPTIONS:
-            raise UnknownName.of("option", name, ("model", *PLAN_SERVE_OPTIONS))
+    given = given_of(options, PLAN_SERVE_OPTIONS, ("model",))
+    given.pop("model", None)
     values = {name: parse(name, value, PLAN_SERVE_OPTIONS) for name, value in given.items()}
     assumed: list[str] = []
     engines = values.get("engine") or (default_engine(options.get("model")),)

@@ -31,7 +31,7 @@ from vramcast.question.build import (
     training_engine,
     with_lengths,
 )
-from vramcast.question.options import OPTIONS, ZERO, parse, parse_count
+from vramcast.question.options import OPTIONS, ZERO, given_of, parse, parse_count
 from vramcast.question.tables import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
 from vramcast.search.inverse import Question
 
@@ -144,10 +144,8 @@ def parsed(options: Mapping[str, object]) -> dict[str, Any]:
 
     Raises: InvalidSpec or UnknownName with one sentence.
     """
-    given = {name: value for name, value in options.items() if value is not None and name != "model"}
-    for name in given:
-        if name not in PLAN_OPTIONS:
-            raise UnknownName.of("option", name, ("model", *PLAN_OPTIONS))
+    given = given_of(options, PLAN_OPTIONS, ("model",))
+    given.pop("model", None)
     if "zero" in given and "shards" in given:
         raise InvalidSpec("--zero and --shards say the same; give one of them")
     refuse_peft_details(given)

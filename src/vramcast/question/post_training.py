@@ -33,7 +33,7 @@ from vramcast.question.build import (
     section,
     with_frozen_parts,
 )
-from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse, parse_count
+from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, given_of, parse, parse_count
 from vramcast.question.serving import draft_of, parse_engine
 from vramcast.question.tables import OF_TRL, POST_TRAINING_OPTIONS
 from vramcast.units import ceil_div
@@ -98,10 +98,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
 
     Raises: InvalidSpec or UnknownName with one sentence.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in ("model", "gpus", *TABLE):
-            raise UnknownName.of("option", name, ("model", "gpus", *TABLE))
+    given = given_of(options, TABLE)
     values = {name: parse(name, value, TABLE) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")

@@ -27,7 +27,7 @@ from vramcast.question.build import (
     market_of,
     section,
 )
-from vramcast.question.options import MARKET_OPTIONS, parse
+from vramcast.question.options import MARKET_OPTIONS, given_of, parse
 from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.states.ggml import MIXES
 
@@ -63,10 +63,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
 
     Raises: InvalidSpec or UnknownName with one sentence.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in ("model", "gpus", *SERVE_OPTIONS):
-            raise UnknownName.of("option", name, ("model", "gpus", *SERVE_OPTIONS))
+    given = given_of(options, SERVE_OPTIONS)
     values = {name: parse(name, value, SERVE_OPTIONS) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given and goal_of(given) != ANY_CARD:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s, or --find smallest-gpu")

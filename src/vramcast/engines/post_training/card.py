@@ -133,8 +133,8 @@ def _roles(job: PostTrainingJob) -> _Roles:
     found = batches(job, learns=True)
     apart = has_own_reference(job) and not trainer.rates_inside(job)
     asked, valued, rating = (seen_from(job, role) for role in (REFERENCE, CRITIC, REWARD))
-    reference = trainer.reference(asked, batches(asked, learns=False)) if apart else None
-    critic, values = trainer.critic(valued, batches(valued, learns=True, of_critic=True)) if (
+    reference = trainer.of(asked).reference(asked, batches(asked, learns=False)) if apart else None
+    critic, values = trainer.of(valued).critic(valued, batches(valued, learns=True, of_critic=True)) if (
         job.algorithm in WITH_CRITIC) else (None, ())
     updates = rating.updates
     if updates.reward_micro_batch or updates.reward_micro_tokens:
@@ -143,7 +143,8 @@ def _roles(job: PostTrainingJob) -> _Roles:
     served = rating_job(job)
     rated, reward = trainer.reward(rating, batches(rating, learns=False)) if (
         job.reward is not None and served is None) else ((), None)
-    made = _Roles(trainer.actor(job, found), reference, critic, values, reward, rated, apart=release_of(job).apart)
+    made = _Roles(trainer.of(job).actor(job, found), reference, critic, values, reward, rated,
+                  apart=release_of(job).apart)
     return made if served is None else made._replace(
         rater=_renamed(engine(served, held_bytes=_held(job, release_of(job), made))))
 
@@ -207,7 +208,7 @@ def _steps(
     """Two steps: the first makes the optimizer's states."""
     awake = POOLS if made is not None and not job.rollout.sleeps else ()
     woken = POOLS if release.wakes_both or not job.rollout.sleeps else POOLS[:1]
-    handed, whole = trainer.handover(job, roles.actor), is_swift_on_megatron(job)
+    handed, whole = trainer.of(job).handover(job, roles.actor), is_swift_on_megatron(job)
     referred = _leaving_reference(job, roles)
     for first in (True, False):
         passed: Program = (*map(Alloc, handed), *map(Free, handed))
@@ -280,12 +281,12 @@ def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str,
         home = roles.home(REWARD)
         yield Stage(name="reward", programs={home: roles.rated}, awake=awake, releases=(home,) if roles.apart else ())
     if not job.updates.reuses_log_prob:
-        rated = trainer.log_prob(job, found, entropy=True)
+        rated = trainer.of(job).log_prob(job, found, entropy=True)
         yield Stage(name="old_log_prob", programs={TRAINER: stays.beside(roles.actor, rated)}, awake=awake,
                     releases=releases)
     if job.updates.reference:
         asked = seen_from(job, REFERENCE)
-        referred = trainer.log_prob(asked, batches(asked, learns=False), entropy=False, reference=True)
+        referred = trainer.of(asked).log_prob(asked, batches(asked, learns=False), entropy=False, reference=True)
         if roles.reference is None:  # the same network, its adapter switched off
             referred = stays.beside(roles.actor, referred)
         home = roles.home(REFERENCE) if roles.reference is not None else TRAINER
@@ -305,7 +306,7 @@ def _processes(release: Release, made: Engine, roles: _Roles, *, in_process: boo
 def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:
     episodes, updates = job.episodes, job.updates
     if len(job.model.stacks) > 1:
-        yield from text_sentences(trainer.train_job(job, batches(job, learns=True)))
+        yield from text_sentences(trainer.of(job).train_job(job, batches(job, learns=True)))
     if updates.micro_batch is None and updates.micro_tokens is None:
         budget = usual_budget(job)
         yield ("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import scorer
@@ -18,26 +19,25 @@ MODULES: Final = {"pytorch": "fsdp", "megatron": "megatron", "huggingface": "hug
 """Engine of a trainer -> the module here that knows it, imported when it is asked for."""
 
 
-def _of(job: PostTrainingJob) -> Any:
+class Trainer(Protocol):
+    """What each of those modules tells."""
+
+    train_job: Callable[[PostTrainingJob, Batches], Job]  # the update as a training job
+    actor: Callable[[PostTrainingJob, Batches], Network]  # the network that learns
+    critic: Callable[[PostTrainingJob, Batches], tuple[Network, Program]]  # and a pass of it without gradients
+    reference: Callable[[PostTrainingJob, Batches], Network]  # the network as it was
+    log_prob: Callable[..., Program]  # a pass without gradients over one micro-batch; keywords `entropy`, `reference`
+    handover: Callable[[PostTrainingJob, Network], tuple[Tensor, ...]]  # made besides while weights go to the engine
+
+
+def of(job: PostTrainingJob) -> Trainer:
+    """The trainer's own module."""
+    found: Trainer = _module(job)
+    return found
+
+
+def _module(job: PostTrainingJob) -> Any:
     return import_module(f"vramcast.engines.post_training.{MODULES[job.engine]}")
-
-
-def train_job(job: PostTrainingJob, found: Batches) -> Job:
-    """The update as a training job."""
-    made: Job = _of(job).train_job(job, found)
-    return made
-
-
-def actor(job: PostTrainingJob, found: Batches) -> Network:
-    """The network that learns."""
-    made: Network = _of(job).actor(job, found)
-    return made
-
-
-def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
-    """The network that estimates values, and a pass of it without gradients."""
-    made: tuple[Network, Program] = _of(job).critic(job, found)
-    return made
 
 
 def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
@@ -47,7 +47,7 @@ def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
         return job.updates.leaves, job.updates.sleeps and plan.offload_optimizer == "none"
     if job.engine == "deepspeed":
         return False, job.updates.sleeps and plan.offload_optimizer == "none"
-    there = bool(_of(job).steps_on_host(job))
+    there = bool(_module(job).steps_on_host(job))
     stays = there and job.engine == "pytorch"  # Megatron's weights leave nevertheless
     return plan.offload_parameters != "none" and not stays, plan.offload_optimizer != "none" and not there
 
@@ -59,21 +59,15 @@ def rates_inside(job: PostTrainingJob) -> bool:
 
 def engine_starts_first(job: PostTrainingJob) -> bool:
     """Whether the engine starts before the trainer has its share of the card."""
-    return release_of(job).apart or (job.engine == "huggingface" and bool(_of(job).is_sharded(job)))
+    return release_of(job).apart or (job.engine == "huggingface" and bool(_module(job).is_sharded(job)))
 
 
 def held_before(job: PostTrainingJob, learning: Network) -> int:
     """What an engine that starts first finds on the card [bytes]."""
     if release_of(job).apart:
         return 0
-    found: int = _of(job).held_before(job, learning)
+    found: int = _module(job).held_before(job, learning)
     return found
-
-
-def reference(job: PostTrainingJob, found: Batches) -> Network:
-    """The network as it was."""
-    made: Network = _of(job).reference(job, found)
-    return made
 
 
 def reward(job: PostTrainingJob, found: Batches) -> tuple[Program, Network]:
@@ -83,19 +77,7 @@ def reward(job: PostTrainingJob, found: Batches) -> tuple[Program, Network]:
     """
     if job.engine not in ("deepspeed", "pytorch") or job.reward is None:
         raise Unsupported("a reward network beside --engine {} is not modelled; leave out --reward-model", job.engine)
-    made: tuple[Program, Network] = _of(job).reward(job, found, scorer(job.reward))
-    return made
-
-
-def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: bool = False) -> Program:
-    """A pass without gradients over one micro-batch."""
-    made: Program = _of(job).log_prob(job, found, entropy=entropy, reference=reference)
-    return made
-
-
-def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
-    """What is made besides while weights go to the engine."""
-    made: tuple[Tensor, ...] = _of(job).handover(job, learning)
+    made: tuple[Program, Network] = _module(job).reward(job, found, scorer(job.reward))
     return made
 
 
@@ -104,5 +86,5 @@ def offloads_reference(job: PostTrainingJob) -> bool:
     if job.engine == "deepspeed":
         return bool(job.updates.offload_reference) and job.plan.shards is Shards.EVERYTHING
     if job.engine == "pytorch" and job.framework == "verl":
-        return bool(_of(job).offloads_reference(job))
+        return bool(_module(job).offloads_reference(job))
     return bool(job.updates.offload_reference) if job.framework == "verl" else True
