@@ -143,8 +143,8 @@ def sized(
 
 def objects_of(document: Mapping[str, Any]) -> str:
     """How a person calls an object."""
-    kind, name = document.get("kind"), table(document.get("metadata")).get("name")
-    called = f"{kind or 'object'} {name or table(document.get('metadata')).get('generateName') or ''}".strip()[:120]
+    kind, metadata = document.get("kind"), table(document.get("metadata"))
+    called = f"{kind or 'object'} {metadata.get('name') or metadata.get('generateName') or ''}".strip()[:120]
     return called.encode("utf-8", "replace").decode()  # JSON may hold halves of characters, which no reply can
 
 
@@ -204,7 +204,8 @@ def sized_object(
         if claims:
             return found, {}
         if seen:
-            number = kubernetes.VGPU_NUMBER if any(map(_is_of_volcano, seen)) else RESOURCES["NVIDIA"]
+            is_of_volcano = any(name.startswith("volcano.sh/") for name in seen)
+            number = kubernetes.VGPU_NUMBER if is_of_volcano else RESOURCES["NVIDIA"]
             return found, {number: str(found.cards)} | seen
         if not profile and (not share or not found.fits):
             return found, found.resources
@@ -237,10 +238,6 @@ def _seen(document: Mapping[str, Any], container: str) -> dict[str, str]:
             return {"": share} | {name: str(value) for name, value in _limits(one).items()
                                   if name in kubernetes.VGPUS}
     return {}
-
-
-def _is_of_volcano(name: str) -> bool:
-    return name.startswith("volcano.sh/")
 
 
 def _without_gpus(value: Any) -> Any:

@@ -77,6 +77,20 @@ class Tensor(Struct, frozen=True, eq=False, kw_only=True, gc=False):
         return "/".join(filter(None, (self.category, self.owner, self.name)))
 
 
+class TensorsOf(Struct, frozen=True, kw_only=True):
+    """Makes tensors that share an owner and a source, and a category where none is said."""
+
+    owner: str
+    source: str = ""
+    category: Category = Category.TEMPORARIES
+    basis: Basis = Basis.FORMULA
+    stream: str = ""
+
+    def __call__(self, name: str, num_bytes: int, category: Category | None = None, formula: str = "") -> Tensor:
+        return Tensor(name=name, num_bytes=num_bytes, category=category or self.category, owner=self.owner,
+                      basis=self.basis, formula=formula, source=self.source, stream=self.stream)
+
+
 class Alloc(Struct, frozen=True, eq=False, gc=False):
     """The tensor comes to life."""
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase, Precision, RankProgram, Shards
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, TensorsOf
 from vramcast.engines.eager.passes import free_gradients, inference, passes
 from vramcast.engines.eager.question import packing_sentences, recipe_of
 from vramcast.engines.eager.recipe import Recipe, elements, weights
@@ -82,9 +82,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     return (one_role(job, _phases(job, recipe, trainer), *packing_sentences(job)),)
 
 
-def _tensor(name: str, num_bytes: int, category: Category) -> Tensor:
-    return Tensor(name=name, num_bytes=num_bytes, category=category, owner="low level zero",
-                  source="colossalai/zero/low_level/low_level_optim.py")
+_tensor: Final = TensorsOf(owner="low level zero", source="colossalai/zero/low_level/low_level_optim.py")
 
 
 def _phases(job: Job, recipe: Recipe, trainer: Trainer) -> Mapping[Phase, Program]:

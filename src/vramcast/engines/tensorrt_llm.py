@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, MultiLatentAttention
-from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor, extent
+from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor, TensorsOf, extent
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.rank import draft_mixers, dtype_of, forward_step, job_formats, layout_of, load_program
@@ -181,12 +181,7 @@ def decoder(sequences: int, vocab: int) -> Tensor:
     )
 
 
-def _tensor(name: str, num_bytes: int, category: Category, formula: str) -> Tensor:
-    return Tensor(
-        name=name, num_bytes=num_bytes, category=category, owner="process", basis=Basis.MEASURED, formula=formula,
-        source="37 runs on H100 and GB300; docs/serving.md",
-    )
-
+_tensor: Final = TensorsOf(owner="process", basis=Basis.MEASURED, source="37 runs on H100 and GB300; docs/serving.md")
 
 SOURCE: Final = "NVIDIA/TensorRT-LLM tensorrt_llm/_torch/pyexecutor/_util.py"
 

@@ -7,7 +7,7 @@ What an option is about: the sections of a command's help, and the groups of a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -38,6 +38,11 @@ class Option(Struct, frozen=True):
     choices: tuple[str, ...] = ()
     versioned: bool = False  # "@" and a version may stand behind a choice
     also: tuple[str, ...] = ()  # other names of it on the command line
+
+
+def choice_of(section: str, field: str, help_: str, choices: Iterable[str]) -> Option:
+    """An option with a few values, which may be members of an enumeration."""
+    return Option(section, field, Kind.CHOICE, help_, tuple(map(str, choices)))
 
 
 TABLES: Final[Mapping[str, Callable[[], Mapping[str, Option]]]] = {

@@ -17,6 +17,7 @@ from vramcast.lazy import lazy_pattern
 from vramcast.operators.lora import ADAPTERS
 from vramcast.question.option import Kind as Kind
 from vramcast.question.option import Option as Option
+from vramcast.question.option import choice_of
 
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
 SAME: Final = (
@@ -30,10 +31,6 @@ AMOUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 LARGEST_AMOUNT: Final = 10**18
 COMMAS: Final = lazy_pattern(r",(?![^({[]*[)}\]])")
 """Commas between names, not those inside brackets: of a regular expression, of a list."""
-
-
-def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
-    return Option(section, field, Kind.CHOICE, help_, tuple(str(choice) for choice in choices))
 
 
 HEADROOM: Final = "share of each card that stays free: 5%; by default so much that the 90 % interval fits"
@@ -79,7 +76,7 @@ CONFIG_OPTIONS: Final[dict[str, Option]] = {
 """Files of other tools that a question starts from, and how they are read."""
 
 OPTIONS: Final[dict[str, Option]] = {
-    "engine": replace(_choice(
+    "engine": replace(choice_of(
         "job",
         "engine",
         "framework that runs the job, huggingface@4.57 (transformers' version); by default pytorch on one GPU, "
@@ -97,7 +94,7 @@ OPTIONS: Final[dict[str, Option]] = {
                            "LLaVA puts them: clip-vit-large-patch14-336"),
     "image-size": Option("workload", "image_size", Kind.COUNT, "vision: pixels per side"),
     "images": Option("workload", "images", Kind.COUNT, "vision: images per sample, 0 for text alone"),
-    "objective": _choice(
+    "objective": choice_of(
         "workload", "objective", "what is optimised; gkd: what a --teacher says; classification: a label for each "
         "sample, tagging: for each token",
         ("pretrain", "sft", "dpo", "kto", "gkd", "ppo", "grpo", "rloo", "reward", "classification", "tagging"),
@@ -106,46 +103,43 @@ OPTIONS: Final[dict[str, Option]] = {
                       "or itself"),
     "completion-len": Option("workload", "completion_len", Kind.COUNT,
                              "generated tokens per sample (ppo, grpo, rloo, gkd)"),
-    "precision": _choice("plan", "precision", "recipe of dtypes", (*Precision, *PURE)),
+    "precision": choice_of("plan", "precision", "recipe of dtypes", (*Precision, *PURE)),
     "optimizer": Option("plan", "optimizer", Kind.TEXT, "adamw, sgd, adafactor, lion, muon, adamw-8bit ..."),
-    "optimizer-kernel": _choice("plan", "optimizer_kernel", "implementation of the step", ("foreach", "fused", "loop")),
+    "optimizer-kernel": choice_of(
+        "plan", "optimizer_kernel", "implementation of the step", ("foreach", "fused", "loop")),
     "tp": Option("plan", "tp", Kind.COUNT, "tensor-parallel degree"),
     "pp": Option("plan", "pp", Kind.COUNT, "pipeline stages"),
     "cp": Option("plan", "cp", Kind.COUNT, "context-parallel degree"),
     "ep": Option("plan", "ep", Kind.COUNT, "expert-parallel degree"),
     "etp": Option("plan", "etp", Kind.COUNT, "tensor parallelism inside experts"),
     "virtual-stages": Option("plan", "virtual_stages", Kind.COUNT, "model chunks per pipeline rank"),
-    "schedule": _choice("plan", "schedule", "pipeline schedule", ("1f1b", "interleaved", "gpipe")),
+    "schedule": choice_of("plan", "schedule", "pipeline schedule", ("1f1b", "interleaved", "gpipe")),
     "first-stage-layers": Option("plan", "first_stage_layers", Kind.COUNT, "layers of the first pipeline stage"),
     "last-stage-layers": Option("plan", "last_stage_layers", Kind.COUNT, "layers of the last pipeline stage"),
     "sequence-parallel": Option("plan", "sequence_parallel", Kind.FLAG, "split norms and residuals over tp"),
-    "cp-kind": _choice("plan", "cp_kind", "how context parallelism exchanges", ("ring", "ulysses", "allgather")),
-    "shards": _choice("plan", "shards", "what the data-parallel group splits (also: zero = 0..3)", Shards),
-    "zero": _choice("plan", "shards", "ZeRO stage, the same as --shards", ZERO),
-    "sharded-by": _choice(
+    "cp-kind": choice_of("plan", "cp_kind", "how context parallelism exchanges", ("ring", "ulysses", "allgather")),
+    "shards": choice_of("plan", "shards", "what the data-parallel group splits (also: zero = 0..3)", Shards),
+    "zero": choice_of("plan", "shards", "ZeRO stage, the same as --shards", ZERO),
+    "sharded-by": choice_of(
         "plan", "sharded_by", "what does the sharding, where the engine has a choice", get_args(Sharder),
     ),
     "shard-group": Option("plan", "shard_group", Kind.COUNT, "HSDP: ranks that share one copy"),
     "reshard-after-forward": Option("plan", "reshard_after_forward", Kind.FLAG, "FSDP: free gathered weights"),
-    "recompute": _choice("plan", "recompute", "activation checkpointing", Recompute),
+    "recompute": choice_of("plan", "recompute", "activation checkpointing", Recompute),
     "recompute-layers": Option("plan", "recompute_layers", Kind.COUNT, "only that many layers of a stage"),
     "recompute-modules": Option("plan", "recompute_modules", Kind.NAMES, "what selective recomputation drops"),
-    "attention": _choice("plan", "attention", "attention kernel", AttentionKernel),
-    "loss": _choice("plan", "loss", "head and cross entropy", Loss),
+    "attention": choice_of("plan", "attention", "attention kernel", AttentionKernel),
+    "loss": choice_of("plan", "loss", "head and cross entropy", Loss),
     "compile": Option("plan", "compile", Kind.FLAG, "torch.compile"),
-    "offload-optimizer": _choice("plan", "offload_optimizer", "optimizer states off the GPU", ("none", "cpu", "nvme")),
-    "offload-parameters": _choice("plan", "offload_parameters", "weights off the GPU", ("none", "cpu", "nvme")),
+    "offload-optimizer": choice_of(
+        "plan", "offload_optimizer", "optimizer states off the GPU", ("none", "cpu", "nvme")),
+    "offload-parameters": choice_of("plan", "offload_parameters", "weights off the GPU", ("none", "cpu", "nvme")),
     "offload-activations": Option("plan", "offload_activations", Kind.FLAG, "saved activations off the GPU"),
     "freeze": Option(
         "plan", "freeze", Kind.NAMES, "parts that do not learn: vision, projector, decoder, encoder, embedding, head, "
         "layers (embedding and head learn), backbone (all but the head), towers and projectors (those that there are)",
     ),
-    "peft": _choice(
-        "peft",
-        "method",
-        "parameter-efficient fine-tuning",
-        (*ADAPTERS, *WITHOUT_TARGETS),
-    ),
+    "peft": choice_of("peft", "method", "parameter-efficient fine-tuning", (*ADAPTERS, *WITHOUT_TARGETS)),
     "lora-rank": Option("peft", "rank", Kind.COUNT, "rank of the adapters"),
     "lora-targets": Option(
         "peft", "targets", Kind.NAMES, "adapted weights: all-linear, q_proj, attention.q ..., or a regular expression"
@@ -159,11 +153,11 @@ OPTIONS: Final[dict[str, Option]] = {
         "targets do not say it"
     ),
     "lora-dropout": Option("peft", "dropout", Kind.NUMBER, "dropout before the adapters"),
-    "base-weights": _choice(
+    "base-weights": choice_of(
         "peft", "base", "storage of the frozen weights",
         ("full", "nf4", "nf4-dq", "int8", "gptq-int4", "gptq-int8", "awq-int4"),
     ),
-    "adapter-dtype": _choice("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
+    "adapter-dtype": choice_of("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
     "tokens": Option("job", "run_tokens", Kind.AMOUNT, "tokens of the whole run (1T = 10^12), for its cost"),
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "calibration": Option("job", "calibration", Kind.TEXT, "a file that `vramcast calibrate --save` wrote"),

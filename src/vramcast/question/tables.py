@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from vramcast.domain.planning import Goal
 from vramcast.domain.post_training import Algorithm
-from vramcast.question.options import CONFIG_OPTIONS, HEADROOM, MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, Kind, Option
+from vramcast.question.option import Kind, Option, choice_of
+from vramcast.question.options import CONFIG_OPTIONS, HEADROOM, MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS
 
 
 def _count(section: str, field: str, help_: str) -> Option:
@@ -218,15 +219,11 @@ PLAN_OPTIONS: Final[dict[str, Option]] = {
 """Name as users write it -> where it goes. `model` is always there."""
 
 
-def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> Option:
-    return Option(section, field, Kind.CHOICE, help_, choices)
-
-
 GOALS: Final = ("smallest-gpu", "fewest-gpus", "best-split", "longest-context", "most-users", "quantisation")
 """Inverse questions; `search.serving` answers them."""
 
 SERVE_OPTIONS: Final[dict[str, Option]] = {
-    "find": _choice("job", "find", "the inverse question: vary this until the load fits", GOALS),
+    "find": choice_of("job", "find", "the inverse question: vary this until the load fits", GOALS),
     "headroom": Option("job", "headroom", Kind.TEXT, f"with --find: {HEADROOM}"),
     "engine": Option(
         "job", "engine", Kind.TEXT, "engine@version: vllm@0.19 (default), sglang, tensorrt-llm, llama.cpp, diffusers"
@@ -244,7 +241,7 @@ SERVE_OPTIONS: Final[dict[str, Option]] = {
     "seed": Option("traffic", "seed", Kind.COUNT, "of the random arrivals"),
     "shared-prefix": Option("traffic", "shared_prefix", Kind.COUNT, "tokens that all prompts begin with"),
     "replicas": Option("traffic", "replicas", Kind.COUNT, "such deployments behind one router"),
-    "router": _choice("traffic", "router", "how it chooses", ("round-robin", "least-loaded")),
+    "router": choice_of("traffic", "router", "how it chooses", ("round-robin", "least-loaded")),
     "images": Option("requests", "images", Kind.COUNT, "images in a prompt"),
     "image-size": Option("requests", "image_size", Kind.COUNT, "pixels per side of an image in a prompt"),
     "height": Option("requests", "height", Kind.COUNT, "generated image or video: pixels"),
@@ -259,7 +256,7 @@ SERVE_OPTIONS: Final[dict[str, Option]] = {
     "weights": Option(
         "plan", "weights", Kind.TEXT, "what if the weights were stored so: fp8, int4, nf4, mxfp4, nvfp4, q4_k_m ..."
     ),
-    "dtype": _choice("plan", "dtype", "activations and unquantised weights", ("bf16", "fp16", "fp32")),
+    "dtype": choice_of("plan", "dtype", "activations and unquantised weights", ("bf16", "fp16", "fp32")),
     "kv-dtype": Option("plan", "kv_dtype", Kind.TEXT, "cache: auto, bf16, fp8, int8, q8_0 ..."),
     "v-dtype": Option("plan", "v_dtype", Kind.TEXT, "llama.cpp: cached values, when not as keys"),
     "memory-fraction": Option("plan", "memory_fraction", Kind.NUMBER, "share of the card the engine may take"),
@@ -277,8 +274,8 @@ SERVE_OPTIONS: Final[dict[str, Option]] = {
     ),
     "draft-tokens": Option("draft", "draft_tokens", Kind.COUNT, "tokens proposed at once"),
     "gpu-layers": Option("plan", "gpu_layers", Kind.COUNT, "llama.cpp -ngl: layers on the cards"),
-    "attention": _choice("plan", "attention", "implementation, where there is a choice", ("eager", "sdpa", "flash")),
-    "offload": _choice(
+    "attention": choice_of("plan", "attention", "implementation, where there is a choice", ("eager", "sdpa", "flash")),
+    "offload": choice_of(
         "plan", "offload", "diffusers: what waits on the host", ("none", "model", "sequential", "group")
     ),
     "tiling": Option("plan", "tiling", Kind.FLAG, "diffusers: the VAE decodes in tiles"),

@@ -30,7 +30,8 @@ from vramcast.domain.trace_job import (
 )
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
-from vramcast.question.options import HEADROOM, NO_SEARCH, Kind, Option, parse, parse_count
+from vramcast.question.option import Kind, Option, choice_of
+from vramcast.question.options import HEADROOM, NO_SEARCH, parse, parse_count
 from vramcast.question.varied import FIELDS, parse_axes
 
 DEFAULT_GPU: Final = "h100-sxm-80gb"
@@ -43,17 +44,13 @@ MOST_STEPS: Final = 100
 LONGEST_RUN_S: Final = 86_400
 
 
-def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> Option:
-    return Option(section, field, Kind.CHOICE, help_, choices)
-
-
 TRACE_OPTIONS: Final[dict[str, Option]] = {
     "gpu": Option(
         "device", "gpu", Kind.TEXT, f"the card, see `vramcast gpus`; by default {DEFAULT_GPU}", also=("gpus",)
     ),
-    "device": _choice("device", "device", "cuda; the CPU is not simulated", ("cuda", "cpu")),
+    "device": choice_of("device", "device", "cuda; the CPU is not simulated", ("cuda", "cpu")),
     "capacity": Option("device", "capacity", Kind.TEXT, "memory of the card instead of the catalogue's: 24GiB"),
-    "module-loading": _choice(
+    "module-loading": choice_of(
         "device", "module_loading", "of kernels, as CUDA_MODULE_LOADING: by default lazy; eager as before torch 1.13, "
         "CUDA 11.7 or driver R515", LOADINGS,
     ),
@@ -75,18 +72,18 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
         "module", "optimizer", Kind.TEXT, "adamw (default), sgd, momentum, adam ..., adamw-fused, adamw-foreach, "
         "adamw-loop, adamw-8bit, or module:Class",
     ),
-    "amp": _choice("module", "amp", "autocast, fp16 with GradScaler", ("bf16", "fp16")),
-    "dtype": _choice("module", "dtype", "dtype of the weights", DTYPES),
+    "amp": choice_of("module", "amp", "autocast, fp16 with GradScaler", ("bf16", "fp16")),
+    "dtype": choice_of("module", "dtype", "dtype of the weights", DTYPES),
     "accumulate": Option("module", "accumulate", Kind.COUNT, "micro-batches per optimizer step"),
     "checkpoint": Option(
         "module", "checkpoint", Kind.NAMES, "modules to recompute, by name or class: 'layers.*', Block; blocks: all "
         "that repeat",
     ),
-    "zero-grad": _choice("module", "zero_grad", "what zero_grad does", ("none", "zero")),
+    "zero-grad": choice_of("module", "zero_grad", "what zero_grad does", ("none", "zero")),
     "clip-grad": Option("module", "clip_grad", Kind.FLAG, "clip the norm of the gradients"),
     "compile": Option("module", "compile", Kind.FLAG, "torch.compile: the plan of buffers that Inductor makes"),
-    "parallel": _choice("module", "parallel", "how the ranks share the module", PARALLEL),
-    "find": _choice("module", "find", "the largest that fits", GOALS),
+    "parallel": choice_of("module", "parallel", "how the ranks share the module", PARALLEL),
+    "find": choice_of("module", "find", "the largest that fits", GOALS),
     "vary": Option(
         "both", "vary", Kind.NAMES, "batch,seq: the peak as a formula of them, the largest of each that fits, a map; "
         "with a range batch=1..64, seq=256..4096/256, of a script with its argument or constant seq:BLOCK_SIZE",

@@ -15,7 +15,7 @@ from math import prod
 from msgspec.structs import replace
 
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, between
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, TensorsOf, between, transient
 from vramcast.engines.eager.flat import Flat
 from vramcast.engines.eager.graphs import blocks
 from vramcast.engines.eager.passes import Around, Piece, evaluation, inference, passes
@@ -280,13 +280,8 @@ def _loaded_whole(found: Mapping[str, Part]) -> Program:
     """A packed base is on every card before it is sharded, one layer after the other."""
     total = sum(weight.num_bytes * weight.repeats for weight in sharded(found))
     layer = max(sum(weight.num_bytes for weight in part.own) for part in found.values())
-    both = (_loaded_tensor("base before it is sharded", total), _loaded_tensor("layer that is sharded", layer))
-    return (*map(Alloc, both), *map(Free, both))
-
-
-def _loaded_tensor(name: str, num_bytes: int) -> Tensor:
-    return Tensor(name=name, num_bytes=num_bytes, owner=ROOT, category=Category.TEMPORARIES,
-                  source="transformers quantizers/quantizer_bnb_4bit.py `update_device_map`")
+    tensor = TensorsOf(owner=ROOT, source="transformers quantizers/quantizer_bnb_4bit.py `update_device_map`")
+    return transient(tensor("base before it is sharded", total), tensor("layer that is sharded", layer))
 
 
 def sharded_phases(

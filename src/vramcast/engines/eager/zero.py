@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Phase, Shards
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, transient
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, TensorsOf, transient
 from vramcast.engines.eager.completions import answered, with_answers
 from vramcast.engines.eager.distillation import own_answers, student_of, taught
 from vramcast.engines.eager.graphs import run_parts
@@ -100,9 +100,10 @@ def _total_bytes(held: tuple[Weight, ...], zero: Zero) -> int:
     return sum(_bytes(weight, zero) * weight.repeats for weight in held)
 
 
-def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
-    return Tensor(name=name, num_bytes=num_bytes, category=category, owner="zero", formula=formula,
-                  source="deepspeed runtime/zero")
+_tensor: Final = TensorsOf(owner="zero", source="deepspeed runtime/zero")
+_stream_tensor: Final = TensorsOf(  # gathers run on a stream of their own, whose free blocks serve nothing else
+    owner="zero", category=Category.COMMUNICATION, stream="allgather",
+    source="deepspeed runtime/zero/partitioned_param_coordinator.py")
 
 
 def _optimizer_nodes(partition: int, zero: Zero) -> list[Node]:
@@ -380,9 +381,3 @@ def _gathered(recipe: Recipe, zero: Zero) -> Gathered | None:
     )
 
 
-def _stream_tensor(name: str, num_bytes: int) -> Tensor:
-    """Gathers run on a stream of their own, whose free blocks serve nothing else."""
-    return Tensor(
-        name=name, num_bytes=num_bytes, category=Category.COMMUNICATION, owner="zero", stream="allgather",
-        source="deepspeed runtime/zero/partitioned_param_coordinator.py",
-    )

@@ -9,14 +9,14 @@ strategies/fsdp.py with activation_checkpointing_policy={Block}; no_backward_syn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import prod
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import matrices
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase, RankProgram, Shards
-from vramcast.domain.model import MLP, Attention, Layer, Norm
+from vramcast.domain.model import MLP, Attention, Norm
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.domain.version import date_text
 from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
@@ -50,13 +50,6 @@ PATHS: Final = {
 STABLE_EMBEDDING_SINCE: Final = "2024-10"
 """Quantised runs replace the embedding once all is frozen, so that it learns [litgpt ae798aba, lora.py `main`]."""
 METHODS: Final = ("lora", "adapter")
-
-
-class Piece(NamedTuple):
-    """Equal blocks."""
-
-    repeats: int
-    graph: Graph
 
 
 class Setting(NamedTuple):
@@ -121,24 +114,18 @@ def _tuning(job: Job) -> Tuning:
     return Tuning(method, peft.rank, targets, peft.dropout, stored)
 
 
-def _blocks(setting: Setting) -> Iterator[Piece]:
-    """Blocks by whether a gradient reaches their input and whether they hold a prompt."""
+def _blocks(setting: Setting) -> Iterator[tuple[int, Graph]]:
+    """Equal blocks, and how many, by whether a gradient reaches their input and whether they hold a prompt."""
     model, tuning = setting.job.model, setting.tuning
     prompts = tuning.method in ("adapter", "adapter_v2")
     flows, index = tuning.full or setting.stable_embedding, 0
-    runs: list[tuple[int, Layer]] = []
-    for run in model.main.runs:
-        if runs and runs[-1][1] == run.layer:
-            runs[-1] = (runs[-1][0] + run.count, run.layer)
-        else:
-            runs.append((run.count, run.layer))
-    for count, layer in runs:
-        left = count
+    for layer, alike in groupby(model.main.runs, lambda run: run.layer):
+        left = sum(run.count for run in alike)
         while left:
             prompted = not prompts or index >= PROMPT_START
             alone = not flows or (prompts and index < PROMPT_START)
             times = 1 if alone else left
-            yield Piece(times, block(layer, model.hidden, setting.tokens, tuning, flows=flows, prompted=prompted))
+            yield times, block(layer, model.hidden, setting.tokens, tuning, flows=flows, prompted=prompted)
             flows = flows or tuning.method != "adapter" or prompted
             index, left = index + times, left - times
 
@@ -194,7 +181,7 @@ class Built(NamedTuple):
     """Lowered pieces and their tensors."""
 
     embedding: Lowered
-    blocks: tuple[tuple[Piece, Lowered], ...]
+    blocks: tuple[tuple[int, Graph, Lowered], ...]  # repeats of each
     head: Lowered
     gradients: tuple[tuple[Tensor, int], ...]
     loss_gradient: Program
@@ -208,7 +195,7 @@ def _build(setting: Setting, policy: WeightGradients) -> Built:
         name="gradient of hidden states", num_bytes=hidden, category=Category.TEMPORARIES, owner="decoder"
     )
     first, last, middle = _embedding(setting), _head(setting), list(_blocks(setting))
-    for graph in (first, last, *(piece.graph for piece in middle)):
+    for graph in (first, last, *(graph for _, graph in middle)):
         for value in (*graph.inputs[:1], *graph.outputs[:1]):
             if value.num_bytes == hidden:
                 value.tensor = stream
@@ -219,10 +206,10 @@ def _build(setting: Setting, policy: WeightGradients) -> Built:
         return lower(graph, weight_gradients=policy, gradient=gradient)
 
     head = lowered(last)
-    made = [(first, 1), *((piece.graph, piece.repeats) for piece in middle), (last, 1)]
-    gradients = tuple((t, times) for graph, times in made for t in graph.weight_gradients)
-    outliving = tuple((t, times) for graph, times in made for t in _outliving(graph))
-    blocks = tuple((piece, lowered(piece.graph)) for piece in middle)
+    made = [(1, first), *middle, (1, last)]
+    gradients = tuple((t, times) for times, graph in made for t in graph.weight_gradients)
+    outliving = tuple((t, times) for times, graph in made for t in _outliving(graph))
+    blocks = tuple((times, graph, lowered(graph)) for times, graph in middle)
     return Built(lowered(first), blocks, head, gradients, head.loss_gradient, outliving)
 
 
@@ -236,30 +223,23 @@ def _outliving(graph: Graph) -> tuple[Tensor, ...]:
 
 def _weights(setting: Setting) -> tuple[Weight, ...]:
     """Weights as they are stored, then what the method adds."""
-    model, tuning, found = setting.job.model, setting.tuning, []
+    model, tuning, found = setting.job.model, setting.tuning, list[Weight]()
+
+    def packed(weight: Weight) -> Iterator[Weight]:
+        for name, size in QUANTISED[tuning.stored].stored_bytes(weight.elements):
+            yield Weight(weight.owner, f"{weight.path}.{name}", (size,), weight.repeats, 1, learns=False)
+
     for owned in named_parameters(model):
         parameter = owned.parameter
-        matrix = parameter.kind == "matrix"
         learns = tuning.full or (tuning.norms_learn and parameter.kind == "norm")
-        if tuning.stored in QUANTISED and matrix:
-            for name, size in QUANTISED[tuning.stored].stored_bytes(parameter.elements):
-                found.append(Weight(owned.owner, f"{parameter.path}.{name}", (size,), owned.repeats, 1, learns=False))
-        else:
-            kind = kind_of(parameter)
-            found.append(Weight(owned.owner, parameter.path, parameter.shape, owned.repeats, WIDTH, learns, kind=kind))
+        weight = Weight(owned.owner, parameter.path, parameter.shape, owned.repeats, WIDTH, learns,
+                        kind=kind_of(parameter))
+        found += packed(weight) if tuning.stored in QUANTISED and parameter.kind == "matrix" else (weight,)
     if model.tied and not setting.job.engine_options.get("tie_embeddings", False):
-        shape = (model.vocab, model.hidden)
-        found += _head_copy(setting, shape)
+        # litgpt keeps the output projection apart from the embedding
+        head = Weight("head", "lm_head", (model.vocab, model.hidden), 1, WIDTH, tuning.full, kind="head")
+        found += packed(head) if tuning.stored in QUANTISED else (head,)
     return (*found, *_added(setting))
-
-
-def _head_copy(setting: Setting, shape: tuple[int, int]) -> list[Weight]:
-    """litgpt keeps the output projection apart from the embedding."""
-    tuning = setting.tuning
-    if tuning.stored in QUANTISED:
-        parts = QUANTISED[tuning.stored].stored_bytes(prod(shape))
-        return [Weight("head", f"lm_head.{name}", (size,), 1, 1, learns=False) for name, size in parts]
-    return [Weight("head", "lm_head", shape, 1, WIDTH, tuning.full, kind="head")]
 
 
 def _added(setting: Setting) -> Iterator[Weight]:
@@ -327,19 +307,16 @@ def _micro_batch(setting: Setting, built: Built, *, begins: bool = False) -> Pro
     inputs = _inputs(setting)
     dying = () if begins else tuple(Loop(times, (Free(tensor),)) for tensor, times in built.outliving)
     nodes: list[Node] = [*map(Alloc, inputs), *built.embedding.forward]
-    nodes += [Loop(piece.repeats, low.forward, label="layers") for piece, low in built.blocks]
+    nodes += [Loop(times, low.forward, label="layers") for times, _, low in built.blocks]
     nodes += [*built.head.forward]
     backward: list[Node] = [*built.loss_gradient, *built.head.backward]
-    backward += [Loop(piece.repeats, low.backward, label="layers") for piece, low in reversed(built.blocks)]
+    backward += [Loop(times, low.backward, label="layers") for times, _, low in reversed(built.blocks)]
     backward += built.embedding.backward
     born = tuple(Loop(times, (Alloc(tensor),)) for tensor, times in built.outliving)
-    return (*nodes, *dying, *backward, *_leftovers([*nodes, *backward], built), *born, *map(Free, inputs))
-
-
-def _leftovers(nodes: list[Node], built: Built) -> Program:
-    """What nobody's backward frees: the loss, states that no gradient reaches."""
-    kept = {tensor for tensor, _ in built.gradients}
-    return _freed(nodes, lambda tensor: tensor not in kept and tensor.name not in ("input_ids", "targets"))
+    kept = {*inputs, *(tensor for tensor, _ in built.gradients)}
+    # what nobody's backward frees: the loss, states that no gradient reaches
+    left = _freed([*nodes, *backward], lambda tensor: tensor not in kept)
+    return (*nodes, *dying, *backward, *left, *born, *map(Free, inputs))
 
 
 def _freed(nodes: list[Node], which: Callable[[Tensor], bool]) -> Program:
@@ -357,8 +334,7 @@ def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase
     unit = flat_unit("decoder.layers", elements=inner // layers, ranks=setting.ranks, width=WIDTH)
     root = flat_unit("root", elements=outer, ranks=setting.ranks, width=WIDTH)
     by_piece = [
-        FlatStage(unit, low.forward, low.backward, piece.graph.weight_gradients, piece.repeats)
-        for piece, low in built.blocks
+        FlatStage(unit, low.forward, low.backward, graph.weight_gradients, times) for times, graph, low in built.blocks
     ]
     first, later = (_sharded_pass(setting, built, by_piece, root, first=flag) for flag in (True, False))
     passes: list[Node] = [*first]

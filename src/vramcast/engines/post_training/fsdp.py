@@ -18,7 +18,7 @@ from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import AttentionKernel, Job, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Head, Model, scorer
 from vramcast.domain.post_training import PostTrainingJob
-from vramcast.domain.program import Category, Program, Tensor, live_at_end
+from vramcast.domain.program import Category, Program, Tensor, TensorsOf, live_at_end
 from vramcast.engines.eager.flat import Flat
 from vramcast.engines.eager.fsdp import PerWeight, sharded_phases
 from vramcast.engines.eager.graphs import blocks
@@ -214,23 +214,20 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     width = how.master or FP32
     shards = num_bytes(learning.weights)
 
-    def tensor(name: str, num_bytes: int, formula: str) -> Tensor:
-        return Tensor(name=name, num_bytes=num_bytes, category=Category.COMMUNICATION, owner="handover",
-                      formula=formula, source="verl/utils/fsdp_utils.py")
-
+    tensor = TensorsOf(owner="handover", category=Category.COMMUNICATION, source="verl/utils/fsdp_utils.py")
     if job.plan.peft is not None and how.ranks == 1:
         return ()  # nothing is sharded over one rank, so nothing is gathered [torch `needs_unshard`]
     if job.plan.peft is not None:
         units = [shard.num_bytes * how.ranks for shard, _ in learning.weights]
         whole = max(units) if job.rollout.layered_summon else shards * how.ranks
-        return (tensor("gathered units", whole, Note("in {} B over {} ranks", width, how.ranks)),)
+        return (tensor("gathered units", whole, formula=Note("in {} B over {} ranks", width, how.ranks)),)
     largest = max(parameter.parameter.elements for parameter in named_parameters(job.model))
-    found = [tensor("largest weight, gathered", largest * width, f"{largest:,} x {width} B")]
+    found = [tensor("largest weight, gathered", largest * width, formula=f"{largest:,} x {width} B")]
     if width != HALF:
-        found.append(tensor("largest weight, cast", largest * HALF, f"{largest:,} x {HALF} B"))
+        found.append(tensor("largest weight, cast", largest * HALF, formula=f"{largest:,} x {HALF} B"))
     if how.by == "fsdp1":
-        found.append(tensor("sharded state dict", shards, "a copy of the shards"))
+        found.append(tensor("sharded state dict", shards, formula="a copy of the shards"))
     if not release.in_process:
         bucket = job.rollout.bucket_mib or release.bucket_mib
-        found.append(tensor("bucket", bucket * MIB, f"{bucket} MiB"))
+        found.append(tensor("bucket", bucket * MIB, formula=f"{bucket} MiB"))
     return tuple(found)

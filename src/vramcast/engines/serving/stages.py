@@ -33,7 +33,7 @@ from vramcast.domain.model import (
     MultiLatentAttention,
     Run,
 )
-from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor, TensorsOf
 from vramcast.errors import InvalidSpec, Note
 from vramcast.states.storage import state_bytes, token_bytes
 from vramcast.units import ceil_div, round_up
@@ -111,13 +111,14 @@ def widest_moment(
         source: where the engine's forward is written
         gathered: data-parallel ranks whose tokens pass through the experts of each
     """
-    h = model.hidden
-    yield _tensor("hidden states", HIDDEN_COPIES * tokens * h * width, f"{HIDDEN_COPIES} x {tokens:,} x {h:,}", source)
+    h, tensor = model.hidden, TensorsOf(owner="step", category=Category.ACTIVATIONS, source=source)
+    yield tensor("hidden states", HIDDEN_COPIES * tokens * h * width,
+                 formula=f"{HIDDEN_COPIES} x {tokens:,} x {h:,}")
     dense = max((inner_width(run.layer.channel, tp) for run in stage.runs(model)), default=0)
-    yield _tensor("mlp.gate_up and product", 3 * tokens * dense * width, f"3 x {tokens:,} x {dense:,}", source)
+    yield tensor("mlp.gate_up and product", 3 * tokens * dense * width, formula=f"3 x {tokens:,} x {dense:,}")
     routed = max((_routed(run.layer.channel, h, experts_divided) for run in stage.runs(model)), default=0)
     rows = tokens * gathered
-    yield _tensor("experts", rows * routed * width, f"{rows:,} x {routed:,}", source)
+    yield tensor("experts", rows * routed * width, formula=f"{rows:,} x {routed:,}")
 
 
 def inner_width(channel: MLP | MoE | None, tp: int) -> int:
@@ -142,18 +143,12 @@ def logits(model: Model, *, sequences: int, width: int, source: str, copies: int
         copies: of attention that divide the head: the logits of all are gathered before a rank takes its own
     """
     per = Note("{:,} sequences x {:,}", sequences, model.vocab)
-    mine = sequences * model.vocab
+    mine, tensor = sequences * model.vocab, TensorsOf(owner="step", category=Category.ACTIVATIONS, source=source)
     if copies > 1:
         everyone = Note("{:,} sequences x {:,}", sequences * copies, model.vocab)
-        yield _tensor("gathered logits", mine * copies * width, Note("{} x {} B", everyone, width), source)
-    yield _tensor("logits", mine * width, Note("{} x {} B", per, width), source)
-    yield _tensor("logits in fp32", mine * 4, f"{per} x 4 B", source)
-
-
-def _tensor(name: str, num_bytes: int, formula: str, source: str) -> Tensor:
-    return Tensor(
-        name=name, num_bytes=num_bytes, category=Category.ACTIVATIONS, owner="step", formula=formula, source=source
-    )
+        yield tensor("gathered logits", mine * copies * width, formula=Note("{} x {} B", everyone, width))
+    yield tensor("logits", mine * width, formula=Note("{} x {} B", per, width))
+    yield tensor("logits in fp32", mine * 4, formula=f"{per} x 4 B")
 
 
 def reserved_bytes(program: Program) -> int:

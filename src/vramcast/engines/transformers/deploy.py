@@ -21,7 +21,7 @@ from vramcast.domain.cublas import blas_workspace
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.job import Phase, RankProgram
 from vramcast.domain.model import Attention, Head, Model, Stack, StoredWeights
-from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor, extent
+from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor, TensorsOf, extent
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import Stage, stages
@@ -252,11 +252,7 @@ def _fixed_cache(model: Model, settings: Settings, stage: Stage) -> tuple[Tensor
     return found if settings.cache == "static" else found[: 2 * OFFLOADED_LAYERS]
 
 
-def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
-    return Tensor(
-        name=name, num_bytes=num_bytes, category=category, owner="process", formula=formula,
-        source="transformers modeling_utils.py, models/*/modeling_*.py",
-    )
+_tensor: Final = TensorsOf(owner="process", source="transformers modeling_utils.py, models/*/modeling_*.py")
 
 
 class Room(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixer, Model, MultiLatentAttention, Run
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, TensorsOf
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.transformers.settings import Settings, sizes_of
 from vramcast.errors import Note
@@ -72,7 +72,7 @@ def kept(mixer: Mixer | None, settings: Settings, *, tokens: int, whole: bool = 
     return tuple(
         _tensor(
             name, settings.rows * found * count * settings.cache_width,
-            Note("{} x {:,} tokens x {:,} x {} B", settings.rows, found, count, settings.cache_width),
+            formula=Note("{} x {:,} tokens x {:,} x {} B", settings.rows, found, count, settings.cache_width),
         )
         for name, count in zip(("keys", "values"), elements, strict=True)
     )
@@ -101,7 +101,7 @@ def packed(mixer: Mixer | None, settings: Settings, *, tokens: int) -> Tensors:
         elements = settings.rows * tokens * count
         size = ceil_div(elements * settings.cache_bits, 8) + 2 * 2 * ceil_div(elements, QUANTISED_GROUP)
         formula = Note("{} x {:,} tokens x {:,} in {} bits", settings.rows, tokens, count, settings.cache_bits)
-        found.append(_tensor(f"{name}, packed", size, formula))
+        found.append(_tensor(f"{name}, packed", size, formula=formula))
         if not settings.behaviour.reads_packed:
             newest = settings.rows * min(RESIDUAL, tokens) * count * settings.cache_width
             found.append(_tensor(f"{name}, newest", newest))
@@ -113,16 +113,12 @@ def states(mixer: Mixer | None, settings: Settings) -> Tensors:
     if not isinstance(mixer, (Mamba, LinearAttention)):
         return ()
     size = settings.rows * state_bytes(mixer, conv_width=settings.width, state_width=settings.width)
-    return (_tensor("recurrent states", size, Note("{} sequences", settings.rows)),)
+    return (_tensor("recurrent states", size, formula=Note("{} sequences", settings.rows)),)
 
 
-def _tensor(name: str, num_bytes: int, formula: str = "") -> Tensor:
-    return Tensor(
-        name=name, num_bytes=num_bytes, category=Category.CACHE, owner="cache.layers", formula=formula, source=SOURCE
-    )
-
-
-PROMPT_SOURCE: Final = "transformers models/*/modeling_*.py, generation/utils.py"
+_tensor: Final = TensorsOf(owner="cache.layers", category=Category.CACHE, source=SOURCE)
+_prompted: Final = TensorsOf(
+    owner="generate", category=Category.INPUTS, source="transformers models/*/modeling_*.py, generation/utils.py")
 
 
 class Held(NamedTuple):
@@ -145,13 +141,13 @@ class Read(NamedTuple):
 
 def inputs(model: Model, settings: Settings, sizes: Sizes) -> tuple[Tensor, ...]:
     """Ids, mask and positions (int64), cosines and sines of the prompt, the mask of eager attention."""
-    found = [_input(name, sizes.tokens * INT64) for name in ("input_ids", "attention_mask", "position_ids")]
+    found = [_prompted(name, sizes.tokens * INT64) for name in ("input_ids", "attention_mask", "position_ids")]
     mixers = (run.layer.mixer for run in model.main.runs)
     rotary = max((mixer.head_dim for mixer in mixers if isinstance(mixer, Attention) and mixer.rope), default=0)
     width = sizes.tokens * rotary * sizes.numerics.compute
-    found += [_input(name, width) for name in ("cosines", "sines")]
+    found += [_prompted(name, width) for name in ("cosines", "sines")]
     if settings.attention is AttentionKernel.EAGER or settings.padded:
-        found.append(_input("attention mask, 4 dimensions", sizes.tokens * sizes.seq_len * sizes.numerics.compute))
+        found.append(_prompted("attention mask, 4 dimensions", sizes.tokens * sizes.seq_len * sizes.numerics.compute))
     return tuple(tensor for tensor in found if tensor.num_bytes)
 
 
@@ -269,16 +265,6 @@ def sampler(model: Model, settings: Settings) -> Program:
     size = settings.rows * model.vocab * FP32
     found = [_prompted(name, size, Category.TEMPORARIES) for name in ("next token logits", "scores", "probabilities")]
     return (*map(Alloc, found), *map(Free, found))
-
-
-def _input(name: str, num_bytes: int) -> Tensor:
-    return _prompted(name, num_bytes, Category.INPUTS)
-
-
-def _prompted(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
-    return Tensor(
-        name=name, num_bytes=num_bytes, category=category, owner="generate", formula=formula, source=PROMPT_SOURCE
-    )
 
 
 def steps(model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...], logits: Tensor | None) -> Program:
