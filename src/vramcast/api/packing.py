@@ -17,12 +17,8 @@ DEFAULT_RISK: Final = 0.01
 OWN_SHARE: Final = 0.5
 """Part of what a job takes from which on its engine's own share of the card is what decides."""
 
-ALIKE: Final = (
-    "jobs of one place miss their predictions alike: what suffices each of them but for the risk is added up"
-)
-OWN_SETTING: Final = (
-    "{}: its engine takes {} of each card by its own setting; a smaller share leaves room for others"
-)
+ALIKE: Final = "jobs of one place miss their predictions alike: what suffices each of them but for the risk is added up"
+OWN_SETTING: Final = "{}: its engine takes {} of each card by its own setting; a smaller share leaves room for others"
 TIME: Final = "jobs on one card share its time, too: each is slower than alone"
 
 

@@ -149,11 +149,9 @@ def _of_image(stack: Stack, image_size: int | None, positions: int) -> str:
     patch, token = stack.vision.patch[-1] if stack.vision.patch else 1, int(stack.vision.class_token)
     side = image_size or round((positions - token) ** 0.5) * patch
     if token:
-        return (
-            Note(
-                "images of {} x {} pixels, {} positions: patches of {} and a class token; --image-size says otherwise",
-                side, side, positions, patch
-            )
+        return Note(
+            "images of {} x {} pixels, {} positions: patches of {} and a class token; --image-size says otherwise",
+            side, side, positions, patch
         )
     return Note(
         "images of {} x {} pixels, {} positions: patches of {}; --image-size says otherwise",

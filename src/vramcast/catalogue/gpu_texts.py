@@ -53,9 +53,7 @@ WORDS: Final = {
         {"单": 1, "一": 1, "双": 2, "两": 2, "二": 2, "三": 3, "四": 4, "五": 5, "六": 6, "八": 8, "十六": 16}.items()
     },
 }
-COUNTED: Final = (
-    rf"({'|'.join(sorted(WORDS, key=len, reverse=True))})(?:[\s-]+|(?<=[^a-z]))(\S.*)"
-)
+COUNTED: Final = rf"({'|'.join(sorted(WORDS, key=len, reverse=True))})(?:[\s-]+|(?<=[^a-z]))(\S.*)"
 NUMBER: Final = r"(\d+|one|two|three|four|eight|[一两二三四八])"
 NODES: Final = r"(?:nodes?|machines?|servers?|hosts?|boxes|台(?:机器|服务器)?)"
 MACHINES: Final = (

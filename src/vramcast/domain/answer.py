@@ -173,12 +173,6 @@ class HostNeed(Noun, frozen=True):
         return tuple(place for place in both if place[1])
 
     @property
-    def may_run_out(self) -> bool:
-        """Whether there is enough for what is certain and too little for what may come."""
-        there, high = self.memory_there_bytes, self.memory_high_bytes
-        return self.fits and there is not None and high is not None and high > there
-
-    @property
     def fits(self) -> bool:
         """Whether there is enough, as far as that is known."""
         return all(there is None or needed <= there for _, needed, there, _ in self.places)

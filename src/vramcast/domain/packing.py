@@ -64,9 +64,7 @@ class Unplaced(Noun, frozen=True):
 class Packing(Noun, frozen=True):
     """Which jobs share which cards."""
 
-    KEYS = (
-        "question", "risk", ("fits", "is_whole"), "used", "is_least", "cards", "unplaced", "assumptions", "warnings",
-    )
+    KEYS = "question", "risk", ("fits", "is_whole"), "used", "is_least", "cards", "unplaced", "assumptions", "warnings",
     SHOWN = ("unplaced", "assumptions", "warnings")
 
     question: dict[str, Any]

@@ -341,9 +341,7 @@ class ZImage(Noun, frozen=True, tag="ZImageTransformer2DModel"):
         return self.dim
 
 
-Denoiser = (
-    UNet | Flux | Flux2 | SD3 | QwenImage | AuraFlow | CogVideoX | HunyuanVideo | Wan | PixArt | OmniGen | ZImage
-)
+Denoiser = UNet | Flux | Flux2 | SD3 | QwenImage | AuraFlow | CogVideoX | HunyuanVideo | Wan | PixArt | OmniGen | ZImage
 
 
 Network = Model | Denoiser | Autoencoder
@@ -434,9 +432,7 @@ class DiffusionJob(Noun, frozen=True, kw_only=True):
         """Frames, rows and columns of a sample [pixels]."""
         asked, usual = self.setting, self.pipeline
         side = self.workload.image_size
-        return (
-            asked.frames or usual.frames, asked.height or side or usual.height, asked.width or side or usual.width,
-        )
+        return asked.frames or usual.frames, asked.height or side or usual.height, asked.width or side or usual.width,
 
     @property
     def batch(self) -> int:

@@ -210,6 +210,4 @@ def _said_sharder(job: Job, who: Sharder) -> tuple[str, ...]:
     if job.plan.sharded_by is not None:
         return ()
     release = named("transformers", software(job).transformers)
-    return (
-        Note("Accelerate shards, not DeepSpeed: {} is the default of {}; --sharded-by says otherwise", who, release),
-    )
+    return Note("Accelerate shards, not DeepSpeed: {} is the default of {}; --sharded-by says otherwise", who, release),

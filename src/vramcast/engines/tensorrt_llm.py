@@ -222,11 +222,9 @@ def deploy(job: ServeJob) -> Deployment:
 
 def _cautions(job: ServeJob, settings: Settings) -> Iterator[str]:
     if settings.pytorch and sees(job.model):
-        yield (
-            Note(
-                "{} reads images: TensorRT-LLM may run its encoder before it sizes the cache, and what that takes is "
-                "not counted; the cache is smaller by it", job.model.name
-            )
+        yield Note(
+            "{} reads images: TensorRT-LLM may run its encoder before it sizes the cache, and what that takes is "
+            "not counted; the cache is smaller by it", job.model.name
         )
 
 

@@ -165,12 +165,10 @@ def short_batches(job: Job, recipe: Recipe, version: Version) -> tuple[str, ...]
     if recipe.loss != "linear:unsloth_chunks" or rule.up or chunks == 1:
         return ()
     whole = int(2 * _target(job, recipe, rule) // (recipe.model.vocab * rule.logit_bytes))
-    return (
-        Note(
-            "shorter batches can take more: Unsloth splits the logits of {} tokens in {}, and makes those of up to {} "
-            "at once; --min-seq-len 1 asks for samples of all lengths", recipe.sizes.tokens, chunks, whole
-        ),
-    )
+    return Note(
+        "shorter batches can take more: Unsloth splits the logits of {} tokens in {}, and makes those of up to {} "
+        "at once; --min-seq-len 1 asks for samples of all lengths", recipe.sizes.tokens, chunks, whole
+    ),
 
 
 def _capability(job: Job) -> tuple[int, ...]:
@@ -293,12 +291,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
             "many names, keep some in 16 bits and take more",
         )
     if job.plan.precision is Precision.AMP_FP16 and version >= IN_FP32_SINCE.get(job.model.family, (9999,)):
-        warnings += (
-            Note(
-                "Unsloth runs {} in fp32 around fp16 products, because fp16 overflows; that is not modelled, and "
-                "takes more", job.model.family
-            ),
-        )
+        warnings += Note(
+            "Unsloth runs {} in fp32 around fp16 products, because fp16 overflows; that is not modelled, and "
+            "takes more", job.model.family
+        ),
     return (replace(one_role(asked, phases, *notes), warnings=warnings),)
 
 

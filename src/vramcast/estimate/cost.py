@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -51,6 +51,12 @@ def cost_of(
         return cost
     hours = run_tokens / tokens_per_s / SECONDS_PER_HOUR
     return replace(cost, run_hours=hours, per_run=hours * per_hour)
+
+
+def asked_of(name: str, cluster: Cluster, engine: str) -> dict[str, Any]:
+    """What every question begins with as plain data: its model, cards and engine by name."""
+    cards = {"cards": f"{cluster.count} x {cluster.gpu.name}"} if cluster.instance else {}
+    return {"model": name, "gpus": cluster.name, "engine": engine, **cards}
 
 
 def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = None, copies: int = 1) -> AnswerT:

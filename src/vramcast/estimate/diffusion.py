@@ -18,7 +18,7 @@ from vramcast.engines.diffusion import num_parameters, ranks
 from vramcast.engines.training import DIFFUSION
 from vramcast.errors import InvalidSpec, Note, Unsupported, joined
 from vramcast.estimate.changes import best_first
-from vramcast.estimate.cost import with_cost
+from vramcast.estimate.cost import asked_of, with_cost
 from vramcast.estimate.interval import Traits
 from vramcast.estimate.ranks import around_process, communicator_bytes, rank_answer
 from vramcast.units import MIB
@@ -174,11 +174,7 @@ CHANGES: Final[tuple[Step, ...]] = (
 
 def question(job: DiffusionJob) -> dict[str, Any]:
     """The job as plain data; the pipeline and the card by name."""
-    plain: dict[str, Any] = {
-        "model": job.pipeline.name, "gpus": job.cluster.name, "engine": named(job.engine, job.engine_version),
-    }
-    if job.cluster.instance:
-        plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
+    plain = asked_of(job.pipeline.name, job.cluster, named(job.engine, job.engine_version))
     for name in ("workload", "plan", "setting"):
         plain[name] = getattr(job, name).as_plain()
     plain["workload"].pop("seq_len", None)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from vramcast import engines, estimate
 from vramcast.blocks.parameters.model import count_parameters
-from vramcast.domain.answer import Capacity, Change, LoadMemory, RankAnswer, ServeAnswer, Served
+from vramcast.domain.answer import Capacity, LoadMemory, RankAnswer, ServeAnswer, Served
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank
@@ -25,7 +25,7 @@ from vramcast.engines.serving.requests import length_caution
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, UnknownName, joined
 from vramcast.estimate.corrections import applicable, effects
-from vramcast.estimate.cost import with_cost
+from vramcast.estimate.cost import asked_of, with_cost
 from vramcast.estimate.interval import serving_traits
 from vramcast.estimate.ranks import around_process, rank_answer
 from vramcast.estimate.running import load_memory, waiting_caution
@@ -86,7 +86,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         fits=fits,
         capacity_bytes=visible,
         ranks=tuple(ranks),
-        num_parameters=_num_parameters(job),
+        num_parameters=count_parameters(job.model).total if isinstance(job, ServeJob) else (
+            engines.diffusers.pipeline_elements(job.pipeline)),
         assumptions=_unique(
             chain(
                 job.model.notes if isinstance(job, ServeJob) else (), changed, deployment.assumptions,
@@ -103,7 +104,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
             )
         ),
         ignored=newer(job.engine, job.version, SERVING[job.engine].newest),
-        changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job, short),
+        changes=() if fits or not with_changes or isinstance(job, PipelineJob) else (
+            estimate.serving_changes.serving_changes(job, short, verdict=verdict)),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
         speed=speed.speed if speed else None,
@@ -147,10 +149,6 @@ def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tu
     return effects(job, deployment, deploy(msgspec.structs.replace(job, calibration=None)))
 
 
-def _changes(job: ServeJob, before: Verdict) -> tuple[Change, ...]:
-    return estimate.serving_changes.serving_changes(job, before, verdict=verdict)
-
-
 def verdict(job: ServeJob) -> Verdict:
     """What `answer` says of a plan, as far as plans are compared by it.
 
@@ -172,16 +170,9 @@ def _in_short(job: ServeJob | PipelineJob, deployment: Deployment, ranks: list[R
         loaded_bytes=max(extent(rank.program.phases.get(Phase.LOAD, ())).net for rank in deployment.ranks),
         shortfall=shortfall,
         capacity=capacity,
-        load=_load(job, deployment, ranks),
+        load=None if isinstance(job, PipelineJob) else load_memory(job, zip(deployment.ranks, ranks, strict=True)),
         high_bytes=fullest.high_bytes,
     )
-
-
-def _load(job: ServeJob | PipelineJob, deployment: Deployment, ranks: list[RankAnswer]) -> LoadMemory | None:
-    """What the sequences in flight need; a pipeline has none."""
-    if isinstance(job, PipelineJob):
-        return None
-    return load_memory(job, zip(deployment.ranks, ranks, strict=True))
 
 
 def _capacity(
@@ -192,13 +183,6 @@ def _capacity(
     holes = max(map(_holes, ranks), default=1.0) if grows else 1.0
     safe = safe_fraction(deployment, needed_bytes, job.cluster.gpu.visible_bytes)
     return capacity_of(job, deployment, safe, holes)
-
-
-def _num_parameters(job: ServeJob | PipelineJob) -> int:
-    if isinstance(job, ServeJob):
-        return count_parameters(job.model).total
-
-    return engines.diffusers.pipeline_elements(job.pipeline)
 
 
 def deploy(job: ServeJob | PipelineJob) -> Deployment:
@@ -363,11 +347,9 @@ def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
     if isinstance(job, PipelineJob):
         return
     if job.plan.num_ranks < job.cluster.count:
-        yield (
-            Note(
-                "the plan uses {} of {} GPUs; the others could hold {} more copies, or raise --tp",
-                job.plan.num_ranks, job.cluster.count, job.cluster.count // job.plan.num_ranks - 1
-            )
+        yield Note(
+            "the plan uses {} of {} GPUs; the others could hold {} more copies, or raise --tp",
+            job.plan.num_ranks, job.cluster.count, job.cluster.count // job.plan.num_ranks - 1
         )
 
 
@@ -405,11 +387,7 @@ def _subject(job: ServeJob | PipelineJob) -> str:
 
 def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     """The job as plain data; the model and the card by name."""
-    plain: dict[str, Any] = {
-        "model": _subject(job), "gpus": job.cluster.name, "engine": named(job.engine, job.version)
-    }
-    if job.cluster.instance:
-        plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
+    plain = asked_of(_subject(job), job.cluster, named(job.engine, job.version))
     plain["requests"] = job.requests.as_plain() | ({"context": job.context} if isinstance(job, ServeJob) else {})
     plain["plan"] = job.plan.as_plain()
     if job.engine_options:

@@ -31,7 +31,7 @@ from vramcast.engines.eager.trl import uncounted
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.errors import Note, UnknownName
 from vramcast.estimate.checks import check
-from vramcast.estimate.cost import with_cost
+from vramcast.estimate.cost import asked_of, with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.interval import SLACKS, interval, training_traits
 from vramcast.estimate.ranks import GIVES_BACK, RankNeed, ended_at_card, rank_answer, rank_need, slack_share
@@ -83,12 +83,10 @@ def with_lengths(job: Job, build: Build) -> tuple[RankProgram, ...]:
     divided = plan.cp * plan.tp
     lengths = step_lengths(workload.min_seq_len, workload.seq_len, multiple=2 * divided if divided > 1 else 1)
     built = (build(replace(job, workload=replace(workload, seq_len=length, min_seq_len=None))) for length in lengths)
-    said = (
-        Note(
-            "samples of {} to {} tokens: {} steps of different lengths fill the allocator; the order they come in is "
-            "chance, and what is reserved depends on it; time is the longest's",
-            workload.min_seq_len, workload.seq_len, len(lengths)
-        )
+    said = Note(
+        "samples of {} to {} tokens: {} steps of different lengths fill the allocator; the order they come in is "
+        "chance, and what is reserved depends on it; time is the longest's",
+        workload.min_seq_len, workload.seq_len, len(lengths)
     )
     known: dict[tuple[int, ...], RankProgram] = {}  # roles that share their phases share what is made of them
     for programs in (roles := [*zip(*built, strict=True)]):
@@ -219,11 +217,9 @@ def _unpredicted(job: Job) -> Iterator[str]:
     """Modules that Megatron trains beside the decoder where `--mtp-num-layers` says so."""
     counted = int(job.engine_options.get("mtp_layers") or 0)
     if job.engine == "megatron" and not counted and (count := len(job.model.mtp_layers)):
-        yield (
-            Note(
-                "multi-token prediction: with --mtp-num-layers {} Megatron trains {} more layers and losses of {}, "
-                "which are not counted", count, count, job.model.name
-            )
+        yield Note(
+            "multi-token prediction: with --mtp-num-layers {} Megatron trains {} more layers and losses of {}, "
+            "which are not counted", count, count, job.model.name
         )
 
 
@@ -239,11 +235,9 @@ def _other_objective(job: Job) -> Iterator[str]:
     """What is answered in place of what such a model is trained for."""
     language = job.workload.objective in ("pretrain", "sft")
     if language and job.model.main.causal and "embed" in job.model.name.lower():
-        yield (
-            Note(
-                "{} makes embeddings: this is its training as a language model, with logits of every token; "
-                "contrastive losses over pairs of texts, which make none, are not modelled", job.model.name
-            )
+        yield Note(
+            "{} makes embeddings: this is its training as a language model, with logits of every token; "
+            "contrastive losses over pairs of texts, which make none, are not modelled", job.model.name
         )
 
 
@@ -397,10 +391,7 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
 
 def question(job: Job) -> dict[str, Any]:
     """The job as plain data, defaults written out; the model and the card by name."""
-    engine = named(job.engine, job.engine_version)
-    plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": engine}
-    if job.cluster.instance:
-        plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
+    plain = asked_of(job.model.name, job.cluster, named(job.engine, job.engine_version))
     plain["workload"] = job.workload.as_plain()
     plain["plan"] = job.plan.as_plain()
     for name in ("engine_options", "alloc_conf", "env", "run_tokens"):

@@ -32,17 +32,17 @@ from vramcast.units import ceil_div, round_up
 FULL: Final = frozenset({"full_attention", "attention", "hybrid"})
 
 
-def is_full_attention(fields: Fields, index: int, period: int) -> bool:
-    """Whether layer `index` of a linear-attention hybrid keeps full attention."""
+def is_full_attention(fields: Fields, index: int) -> bool:
+    """Whether layer `index` of a linear-attention hybrid keeps full attention, by default every fourth."""
     kinds = layer_words(fields, "layer_types", fields.layers())
     if kinds:
         return kinds[index] in FULL
-    return (index + 1) % fields.count("full_attention_interval", period) == 0
+    return (index + 1) % fields.count("full_attention_interval", 4) == 0
 
 
 def gated_delta(fields: Fields, traits: Traits, index: int) -> Mixer:
     """Qwen3-Next and Qwen3.5: a gated delta net, every fourth layer attention with an output gate."""
-    if is_full_attention(fields, index, 4):
+    if is_full_attention(fields, index):
         hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias")
         rotary = fields.fraction("partial_rotary_factor", traits.rope_fraction)
         return attention_of(
@@ -61,7 +61,7 @@ def kimi(fields: Fields, traits: Traits, index: int) -> Mixer:
     if inner is not None and inner.has("full_attn_layers"):
         full = index + 1 in (inner.naturals("full_attn_layers") or ())
     else:
-        full = is_full_attention(fields, index, 4)
+        full = is_full_attention(fields, index)
     if full:
         return latent(fields, traits, index)
     if inner is not None:

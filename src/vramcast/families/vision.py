@@ -41,13 +41,13 @@ def patches_of(fields: Fields) -> int:
 
 
 def patch_embedding(
-    fields: Fields, *, bias: bool, positions: bool = True, class_token: bool = False, pre_norm: bool = False
+    fields: Fields, *, bias: bool, class_token: bool = False, pre_norm: bool = False
 ) -> VisionEmbedding:
-    """Square patches, each with a learned position where there are any, and a class token before them."""
+    """Square patches, each with a learned position, and a class token before them where there is one."""
     channels, side = fields.count("num_channels", 3), fields.count("patch_size")
     return VisionEmbedding(
         in_channels=channels, patch=(side, side), bias=bias, class_token=class_token, pre_norm=pre_norm,
-        positions=patches_of(fields) + class_token if positions else 0,
+        positions=patches_of(fields) + class_token,
     )
 
 

@@ -63,10 +63,6 @@ class Layout(Noun, frozen=True):
         """Ranks that share one copy of the experts."""
         return max(1, self.dp * self.cp * self.tp // (self.ep * self.etp))
 
-    def local_kv_heads(self, heads: int) -> int:
-        """Key/value heads of one rank: at least one, copied when there are fewer than ranks."""
-        return max(1, heads // self.tp)
-
     def local_experts(self, experts: int) -> int:
         """Experts of one rank."""
         return share("ep", experts, self.ep, what="experts")

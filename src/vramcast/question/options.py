@@ -20,9 +20,7 @@ from vramcast.question.option import Option as Option
 from vramcast.question.option import choice_of
 
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
-SAME: Final = (
-    frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")), frozenset(("used", "reserve")),
-)
+SAME: Final = frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")), frozenset(("used", "reserve")),
 """Options of which one says the other."""
 
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}

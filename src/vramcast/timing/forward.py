@@ -246,12 +246,12 @@ def _activation(mlp: MLP, rows: int, width: int, ranks: int, element: int) -> Wo
     return Work("activation", activation_bytes=(3.0 if mlp.gated else 2.0) * rows * ceil_div(width, ranks) * element)
 
 
-def _tape(layer: Layer, setting: Setting, hidden: int, *, variant: str = "eager") -> Iterator[Work]:
+def _tape(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
     """Every operator that eager PyTorch starts."""
     step, placement = setting.step, setting.placement
     sizes = blocks.sizes.Sizes(
         batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
-        numerics=operators.linear.Numerics(*(placement.width,) * 4), norm=variant, activation=variant, rope=variant,
+        numerics=operators.linear.Numerics(*(placement.width,) * 4),
     )
     for operator in blocks.transformer.decoder_layer(layer.without_indexer, sizes).operators:
         if operator.name in NOT_POINTWISE:

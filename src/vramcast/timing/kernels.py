@@ -90,12 +90,10 @@ class Kernels(Struct, frozen=True):
         whose = self.system if gpu.name == self.system else (
             Note("{}, a relative of {} whose own limits scale them: such times are less certain",
                  self.system, gpu.name))
-        return (
-            Note(
-                "kernels of {} measured on {} (ai-dynamo/aiconfigurator@{}, {}); {:.0%} of their rate where "
-                "operations bound them ({})",
-                self.engine, whose, self.commit[:9], self.date, OF_FASTEST.value, OF_FASTEST.source
-            )
+        return Note(
+            "kernels of {} measured on {} (ai-dynamo/aiconfigurator@{}, {}); {:.0%} of their rate where "
+            "operations bound them ({})",
+            self.engine, whose, self.commit[:9], self.date, OF_FASTEST.value, OF_FASTEST.source
         )
 
     def seconds(self, name: str, point: Point, law: Callable[[Point], float]) -> float | None:

@@ -310,12 +310,10 @@ def assumed_links(gpu: Gpu, *, node_cards: int) -> tuple[str, ...]:
     if node_cards == 1 or gpu.link is None:
         return ()
     if not gpu.is_linked:
-        return (
-            Note(
-                "no {} between the cards, which is sold apart: they talk over {}; link and link_gb_per_s in a "
-                "--hardware file say that there is one", gpu.link, pcie_name(gpu)
-            ),
-        )
+        return Note(
+            "no {} between the cards, which is sold apart: they talk over {}; link and link_gb_per_s in a "
+            "--hardware file say that there is one", gpu.link, pcie_name(gpu)
+        ),
     if gpu.link_topology is None:
         return (Note("how {} joins the cards is not known: every group is given all of a card's links", gpu.link),)
     return ()

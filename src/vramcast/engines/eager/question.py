@@ -67,9 +67,7 @@ SAVED_MODULES: Final[dict[str, str]] = {
     "embedding": "embedding.tokens", "head": "head.output", "classifier": "head.classifier",
 }
 
-NOT_PROJECTED: Final = (
-    "attention.position_", "compressor.", "hyper.", "indexer.", "mamba.x", "mamba.dt", "per_layer.",
-)
+NOT_PROJECTED: Final = "attention.position_", "compressor.", "hyper.", "indexer.", "mamba.x", "mamba.dt", "per_layer.",
 """Weights that the graphs of layers multiply inside a kernel, or not at all. A packed Jamba runs `dt_proj` instead of
 reading its weight [transformers models/jamba/modeling_jamba.py `JambaMambaMixer.forward`]."""
 

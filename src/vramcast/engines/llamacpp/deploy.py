@@ -86,9 +86,7 @@ def fitted(job: ServeJob) -> tuple[ServeJob, tuple[Note, ...]]:
     shorter: tuple[Note, ...] = ()
     if job.requests.context is None and (most := max(LEAST_CONTEXT, context_that_fits(job, room))) < job.context:
         job = replace(job, requests=replace(job.requests, context=most))
-        shorter = (
-            Note("--fit leaves 1024 MiB of each card free where -c is not given: a context of {:,} tokens", most),
-        )
+        shorter = Note("--fit leaves 1024 MiB of each card free where -c is not given: a context of {:,} tokens", most),
         if fits(job):
             return job, shorter
     if job.plan.gpu_layers is not None or "fit" in options or any(name in options for name in PLACING):

@@ -189,11 +189,6 @@ def _parts(
     yield (name if name in ("ssm_a", "ssm_d") else f"{name}.{kind}"), flat
 
 
-def bits_per_weight(weights: tuple[Weight, ...]) -> float:
-    """Of the whole file, as llama.cpp prints it."""
-    return 8 * sum(weight.num_bytes for weight in weights) / max(1, sum(prod(weight.shape) for weight in weights))
-
-
 OUTPUT_COUNTS_SINCE: Final = 7467
 """Since this build the head is the first of the layers that -ngl counts (pull request 18148)."""
 

@@ -167,12 +167,17 @@ def copies_moments(options: Options) -> bool:
     return release(options.te, name="te") < READS_BF16_MOMENTS
 
 
+CROSS_ENTROPY: Final = {Loss.EAGER: "unfused", Loss.FUSED: "te", Loss.COMPILED: "te"}
+
+
 def options_of(job: Job) -> Options:
     """The options of a job, with what its plan says put in."""
     plan = job.plan
     given = dict(job.engine_options)
     if plan.loss is not None and "cross_entropy" not in given:
-        given["cross_entropy"] = _cross_entropy(plan.loss)
+        if plan.loss not in CROSS_ENTROPY:
+            raise Unsupported("loss={} is not modelled for megatron; use eager or fused", plan.loss)
+        given["cross_entropy"] = CROSS_ENTROPY[plan.loss]
     if plan.cp_kind == "ulysses":
         given.setdefault("cp_a2a", True)
     if plan.attention is AttentionKernel.EAGER:
@@ -188,16 +193,6 @@ def options_of(job: Job) -> Options:
         raise InvalidSpec("engine option of megatron: {}", error) from error
     _check(job, options)
     return options
-
-
-def _cross_entropy(loss: Loss) -> str:
-    match loss:
-        case Loss.EAGER:
-            return "unfused"
-        case Loss.FUSED | Loss.COMPILED:
-            return "te"
-        case _:
-            raise Unsupported("loss={} is not modelled for megatron; use eager or fused", loss)
 
 
 def _check(job: Job, options: Options) -> None:
@@ -309,11 +304,7 @@ class Context:
         if encoders and plan.pp > 1:
             raise Unsupported("pipeline stages of encoder-decoders are not modelled for megatron; use pp=1")
         self.layout = Layout(
-            tp=plan.tp,
-            pp=plan.pp,
-            cp=plan.cp,
-            ep=plan.ep,
-            etp=plan.etp if plan.etp is not None else plan.tp,
+            tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, etp=plan.etp if plan.etp is not None else plan.tp,
             dp=job.data_parallel,
             sequence_parallel=bool(plan.sequence_parallel if plan.sequence_parallel is not None else plan.tp > 1)
             and plan.tp > 1,

@@ -75,10 +75,8 @@ VERL: Final = (
     Release((0, 2), True, 1, True, "in place", False, 2, 512, None, False, False, (0, 8), (0, 4, 6), pads=True,
             first_engine=True, learns_entropy=True),
 )
-NEMO: Final = (
-    Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True,
-            swaps_reference=True),
-)
+NEMO: Final = Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True,
+        swaps_reference=True),
 
 
 TRL: Final = (
@@ -91,10 +89,8 @@ TRL: Final = (
 )
 
 
-SWIFT: Final = (
-    Release((4, 0), True, 1, False, "in place", False, 2, 0, None, True, True, (0, 23), (0, 5, 8), pads=True,
-            batched_tokens=2048, micro_batch=1),
-)
+SWIFT: Final = Release((4, 0), True, 1, False, "in place", False, 2, 0, None, True, True, (0, 23), (0, 5, 8), pads=True,
+        batched_tokens=2048, micro_batch=1),
 
 
 def _unsloth(since: Version, vllm: Version) -> Release:

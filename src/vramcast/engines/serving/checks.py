@@ -129,11 +129,9 @@ def unequal_caution(job: ServeJob) -> str | None:
         return Note(
             "{} splits layers by the memory that is free; here evenly, as --tensor-split {} does", job.engine, even
         )
-    return (
-        Note(
-            "{} places layers by the memory that is free; here evenly, as an equal max_memory of each card does",
-            job.engine
-        )
+    return Note(
+        "{} places layers by the memory that is free; here evenly, as an equal max_memory of each card does",
+        job.engine
     )
 
 

@@ -122,9 +122,7 @@ _SERVER: Final = _ANY | {
 _GGML: Final = _ANY | {"v_dtype", "max_sequences", "micro_batch", "gpu_layers", "attention"}
 
 _SERVER_FORMATS: Final = ("bf16", "fp8", "int8", "awq-int4", "gptq-int3", "gptq-int2")
-_GGML_FORMATS: Final = (
-    "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q3_k", "iq3_xxs", "q2_k", "iq2_xxs", "iq1_s",
-)
+_GGML_FORMATS: Final = "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q3_k", "iq3_xxs", "q2_k", "iq2_xxs", "iq1_s",
 _SERVER_GGUF: Final = frozenset(
     (
         "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_m", "iq1_s",

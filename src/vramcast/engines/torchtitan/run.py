@@ -64,12 +64,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         return tuple(_pipeline_ranks(setting, _spans(setting)))
     runs = tuple((run.count, run.layer) for run in job.model.main.runs)
     built = pieces_of(setting, Span(runs))
-    return (
-        RankProgram(
-            role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting),
-            assumptions=assumptions(job),
-        ),
-    )
+    return RankProgram(
+        role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting),
+        assumptions=assumptions(job),
+    ),
 
 
 def deciding_ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -93,10 +91,10 @@ def alloc_conf_of(setting: Setting) -> str:
     return "expandable_segments:True" if asked else ""
 
 
-def pieces_of(setting: Setting, span: Span, place: int = 0) -> Pieces:
+def pieces_of(setting: Setting, span: Span) -> Pieces:
     return pieces(
         setting.job.model, setting.sizes, setting.choices, setting.sharing, span=span,
-        split_root=setting.known.split_root, reshard=setting.reshard, place=place,
+        split_root=setting.known.split_root, reshard=setting.reshard,
     )
 
 

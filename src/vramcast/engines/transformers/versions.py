@@ -255,11 +255,9 @@ def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Ite
     """
     said = version_text(version)
     if "moe.experts." in left and any(owned.parameter.expert for owned in named_parameters(model)):
-        yield (
-            Note(
-                "experts are not packed: transformers {} stacks them in one parameter, and bitsandbytes converts "
-                "linear layers only", said
-            )
+        yield Note(
+            "experts are not packed: transformers {} stacks them in one parameter, and bitsandbytes converts "
+            "linear layers only", said
         )
     if "mlp." in left:
         yield Note(

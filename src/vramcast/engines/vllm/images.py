@@ -214,12 +214,10 @@ def _tiles(tower: Stack) -> int:
 def unknown_images(model: Model, settings: Settings) -> Iterator[str]:
     """What is to be said of a network that sees and whose largest image is not known."""
     if vision_tower(model) is not None and model.family not in KNOWN_IMAGES and settings.options.images != 0:
-        yield (
-            Note(
-                "{} reads images, and how large vLLM's largest is here is not known: what its encoder takes when vLLM "
-                "starts is not counted and makes the cache smaller, or the start fail; --engine-option images=0 and "
-                "videos=0, vLLM's --limit-mm-per-prompt, leave images out", model.name
-            )
+        yield Note(
+            "{} reads images, and how large vLLM's largest is here is not known: what its encoder takes when vLLM "
+            "starts is not counted and makes the cache smaller, or the start fail; --engine-option images=0 and "
+            "videos=0, vLLM's --limit-mm-per-prompt, leave images out", model.name
         )
 
 

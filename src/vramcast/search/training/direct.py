@@ -179,9 +179,7 @@ def _kept_states(
 ) -> Iterator[Plan]:
     """Shardings, recomputation, offload, precision and optimizer."""
     shards = space.shards if ranks > 1 else (Shards.NOTHING,)
-    axes = (
-        shards, space.recompute, space.offload_optimizer, space.offload_parameters, precisions, space.optimizers,
-    )
+    axes = shards, space.recompute, space.offload_optimizer, space.offload_parameters, precisions, space.optimizers,
     names = ("shards", "recompute", "offload_optimizer", "offload_parameters", "precision", "optimizer")
     for values in product(*axes):
         yield replace(plan, **dict(zip(names, values, strict=True)))

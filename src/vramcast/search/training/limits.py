@@ -235,14 +235,6 @@ def signature(job: Job) -> tuple[object, ...]:
     )
 
 
-def differences(job: Job, other: Job) -> Iterator[str]:
-    """Options of `job` that `other` has otherwise."""
-    theirs = options(other)
-    for name, text in options(job).items():
-        if theirs.get(name) != text:
-            yield f"--{name} {text}"
-
-
 Respect = tuple[str, str, Callable[[Job], object]]
 """Its name, the option that says it, and how a plan has it; or an array of plans."""
 
