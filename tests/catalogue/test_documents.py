@@ -163,11 +163,11 @@ def test_the_newest_row_that_is_not_newer_than_torch_counts():
 
 
 @pytest.mark.parametrize(("text", "problem"), [
-    ("kernel,phase\n", "columns must be"),
-    (f"{HEAD}\n{ROW[:-7]}\n", "every column must be filled"),
-    (f"{HEAD}\n{ROW}\n{ROW}\n", "stands twice"),
+    ("kernel,phase\n", "missing columns checked, confidence"),
+    (f"{HEAD}\n{ROW[:-7]}\n", "8 cells for 9 columns"),
+    (f"{HEAD}\n{ROW}\n{ROW}\n", "stands in line 2 already"),
     (f"{HEAD}\n{ROW.replace('2.0', 'two', 1)}\n", "torch_since must be a version"),
-    (f"{HEAD}\n{ROW.replace(',2,', ',many,')}\n", "'many' is not a number"),
+    (f"{HEAD}\n{ROW.replace(',2,', ',many,')}\n", "share='many' must be a positive number"),
     (f"{HEAD}\n{ROW.replace(',2,', ',5,')}\n", "low <= share <= high"),
 ])
 def test_a_bad_table_is_named_with_its_row(text, problem):

@@ -363,7 +363,6 @@ def test_a_machine_between_both_ends_may_run_out() -> None:
     need = host_need(died)
     assert need is not None
     assert need.fits
-    assert need.may_run_out
     assert "it may run out" in render(answer(died), Words("en"))
 
 
