@@ -174,7 +174,8 @@ def job_of(row: Row, degrees: Degrees, batch: int | None, *, drafts: bool = Fals
     if not measured(row) and engine in BY_RULE:
         started = started._replace(batched_tokens=ceil_div(requests + row["input_len"] + 1500, TOKENS) * TOKENS)
     if measured(row):
-        started = inferencex.started(row) if row["mode"] == "agg" else started
+        started = inferencex.started(row) if row["mode"] == "agg" else started._replace(
+            options=inferencex.experts_by(row))
         degrees = degrees.as_started(started)
     job = ServeJob(
         model=model,
