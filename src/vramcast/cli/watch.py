@@ -85,7 +85,7 @@ def run(
 ) -> int:
     """Start CMD if it fits the GPUs as they are now; watch it, and explain its end.
 
-    CMD is any run: servers and trainings that `serve`, `train` and `rl` read are computed, other scripts of
+    CMD is any command: servers and trainings that `serve`, `train` and `rl` read are computed, other scripts of
     PyTorch traced on a simulated card where torch is installed, anything else starts with a warning, unless --file
     says what it does. What others hold of the cards, MIG and CUDA_VISIBLE_DEVICES count. Exit code: that of CMD; 125
     where it was refused, 126 or 127 where it cannot be started.
@@ -98,7 +98,7 @@ def run(
     said, begun = words_here(lang), time.monotonic()
     job = watch.guard.Job.of(words, os.environ)
     if not job.words:
-        raise click.UsageError("nothing stands behind --: give a run, as in -- vllm serve MODEL")
+        raise click.UsageError("nothing stands behind --: give a command, as in -- vllm serve MODEL")
     calibration = str(learn) if learn is not None and learn.is_file() else ""
     found = watch.guard.judged(job, file=job_file, gpus=gpus, calibration=calibration, in_haste=not check)
     if found.refuses:
@@ -120,7 +120,7 @@ def run(
     try:
         if text := watch.guard.summed_up(found, ended, said, record=record, learn=learn):
             _said(text)
-    except VramcastError as error:  # the run's own end counts
+    except VramcastError as error:  # the command's own end counts
         _said(said.said(str(error)))
     return ended.status
 

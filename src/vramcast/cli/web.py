@@ -112,7 +112,7 @@ def mcp(hubs: tuple[str, ...]) -> int:
 
     \b
     claude mcp add vramcast -- vramcast mcp
-    {"mcpServers": {"vramcast": {"mcp": "uvx", "args": ["--from", "vramcast[mcp]", "vramcast", "mcp"]}}}
+    {"mcpServers": {"vramcast": {"command": "uvx", "args": ["--from", "vramcast[mcp]", "vramcast", "mcp"]}}}
     """
     try:
         agents = import_module("vramcast.web.agents")

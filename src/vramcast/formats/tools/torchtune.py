@@ -1,7 +1,7 @@
 """torchtune: a recipe's YAML, and `tune run RECIPE --config FILE name=value`.
 
 [torchtune] meta-pytorch/torchtune 0.1 to 0.7: recipes/*.py `cfg.get`, recipes/configs/**.yaml,
-torchtune/models/*/_model_builders.py, torchtune/config/_parse.py, torchtune/_cli/watch.py
+torchtune/models/*/_model_builders.py, torchtune/config/_parse.py, torchtune/_cli/run.py
 """
 
 from __future__ import annotations

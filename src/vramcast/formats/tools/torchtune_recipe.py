@@ -1,6 +1,6 @@
 """A plan as torchtune's recipe: its YAML, and the `tune run` that starts it.
 
-[torchtune] meta-pytorch/torchtune 0.7 torchtune/_recipe_registry.py, torchtune/_cli/watch.py, recipes/configs/**.yaml
+[torchtune] meta-pytorch/torchtune 0.7 torchtune/_recipe_registry.py, torchtune/_cli/run.py, recipes/configs/**.yaml
 """
 
 from __future__ import annotations
