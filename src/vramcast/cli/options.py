@@ -7,7 +7,7 @@ disassembler along, which take as long to load as click itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -25,6 +25,12 @@ def plain_option(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]
     return click.option(*names, cls=PlainOption, **attributes)
 
 
+OF_CARD: Final = dict.fromkeys(
+    ("gpu-memory", "gpu-mem", "max-memory", "memory", "vram"), "--capacity 24GiB for the memory of the card"
+)
+"""Names that commands of scripts do not have -> what to write: --memory-limit, which reads alike, is the host's."""
+
+
 class WithHelp(click.Command):
     """A command whose --help is such an option."""
 
@@ -38,6 +44,20 @@ class WithHelp(click.Command):
                 help="Show this message and exit.",
             )
         return self.own_help
+
+
+class OfScripts(WithHelp):
+    """A command about a script on a card."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            instead = OF_CARD.get(error.option_name.lstrip("-").replace("_", "-"))
+            if instead is None:
+                raise
+            said = f"No such option: {error.option_name}; write {instead}"
+            raise click.NoSuchOption(error.option_name, said, ctx=ctx) from None
 
 
 def _show_help(ctx: click.Context, _: click.Parameter, value: bool) -> None:

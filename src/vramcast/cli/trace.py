@@ -10,6 +10,7 @@ import click
 from msgspec.structs import replace
 
 from vramcast import blocks, estimate, report, sources
+from vramcast.cli.options import OfScripts
 from vramcast.cli.shared import (
     EXIT_DOES_NOT_FIT,
     FILE,
@@ -47,7 +48,7 @@ TRACED: Final = {"inputs": "input", "arguments": "arg", "amp": "amp", "dtype": "
 """Options of models that are run, by their parameters."""
 
 
-@click.command("trace")
+@click.command("trace", cls=OfScripts)
 @click.argument("target")
 @click.argument("script_arguments", metavar="[-- ARGS]", nargs=-1, type=click.UNPROCESSED)
 @question_options(TRACE_OPTIONS)
@@ -233,7 +234,7 @@ def _print(rows: Sequence[LayerRow], words: Words) -> None:
     click.echo(report.columns.table([header, *body], right=right), nl=False)
 
 
-@click.command("tune")
+@click.command("tune", cls=OfScripts)
 @click.argument("script")
 @click.argument("script_arguments", metavar="[-- ARGS]", nargs=-1, type=click.UNPROCESSED)
 @question_options(TUNE_OPTIONS)

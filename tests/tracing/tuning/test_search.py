@@ -168,3 +168,22 @@ def test_what_spares_too_little_to_fit_is_tried_again_where_it_fits():
     first, *_, best = found.runs
     assert not first.fits and best.fits and found.best == len(found.runs) - 1
     assert [str(one) for one in best.changes] == ["micro-batch 32 x 2", "fused AdamW"]
+
+
+TWO = """import torch
+
+maker, judge = torch.nn.Linear(4096, 4096).cuda(), torch.nn.Linear(4096, 4096).cuda()
+of_maker = torch.optim.Adam(maker.parameters())
+of_judge = torch.optim.Adam(judge.parameters(), lr=1e-4)
+for _ in range(20):
+    judge(maker(torch.randn(8, 4096, device="cuda"))).sum().backward()
+    for optimizer in (of_maker, of_judge):
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_every_optimizer_gets_the_kernel_that_it_has():
+    found = tuned(TWO, forbid="compile,checkpoint,offload,batch,precision")
+    assert "of_maker = torch.optim.Adam(maker.parameters(), fused=True)" in found.patch
+    assert "of_judge = torch.optim.Adam(judge.parameters(), lr=1e-4, fused=True)" in found.patch

@@ -28,6 +28,7 @@ from vramcast.question.varied import CALLED
 from vramcast.states.optimizers import OPTIMIZERS
 from vramcast.tracing.changes import repeating
 from vramcast.tracing.result import Run, categorise
+from vramcast.tracing.script_parts import MadeOptimizer
 from vramcast.tracing.tuning.edits import Edit, Source
 from vramcast.tracing.tuning.places import Part, Script, called, path_of
 from vramcast.tracing.workloads import EIGHT_BIT
@@ -100,24 +101,32 @@ def _sort(made: Change | Note | None, into: list[Change], found: Offered, asked:
 
 def _plain(script: Script) -> str:
     """The optimizer as tables know it: "adamw"; "" for none of torch.optim."""
-    name = script.made.class_name if script.made else ""
+    return _known(script.made) if script.made else ""
+
+
+def _known(made: MadeOptimizer) -> str:
+    name = made.class_name
     return name.rpartition(".")[2].lower() if name.startswith("torch.optim.") else ""
 
 
+def _has_kernel(made: MadeOptimizer) -> bool:
+    """Whether torch.optim has a fused kernel for it that it does not use."""
+    rule = OPTIMIZERS.get(_known(made))
+    return rule is not None and rule.fused and not rule.loops and not made.is_fused
+
+
 def _fused(script: Script, optim_of: OptimOf) -> Change | Note | None:
-    name = _plain(script)
-    if script.made is None or script.made.is_fused:
+    """The kernels of all optimizers that have one: networks that play against each other have one each."""
+    plain = [one for one in script.parts.optimizers if _has_kernel(one)]
+    if not plain:
         return None
-    words = Note("fused {}", script.made.class_name.rpartition(".")[2])
-    rule = OPTIMIZERS.get(name)
-    if rule is None or not rule.fused or rule.loops:
-        return None
+    words = Note("fused {}", ", ".join(dict.fromkeys(one.class_name.rpartition(".")[2] for one in plain)))
     if script.is_trainer:
-        return _of_optim(script, "optimizer", words, optim_of(name, "fused"))
-    place = script.optimizer_call()
-    if place is None:
-        return Note(FUSED, script.made.class_name)
-    return Change("optimizer", words, Part((place[0].argument(place[1], "fused", "True"),)))
+        return _of_optim(script, "optimizer", words, optim_of(_known(plain[0]), "fused"))
+    places = script.optimizer_calls(plain)
+    if places is None:
+        return Note(FUSED, plain[0].class_name)
+    return Change("optimizer", words, Part(tuple(source.argument(call, "fused", "True") for source, call in places)))
 
 
 def _of_optim(
@@ -136,12 +145,12 @@ def _eight_bit(script: Script, optim_of: OptimOf) -> Change | Note | None:
         return Note("{}: bitsandbytes is not installed here, and a trace runs it", words)
     if script.is_trainer:
         return _of_optim(script, "optimizer", words, optim_of(name, None), "8bit", cost)
-    place = script.optimizer_call()
-    if place is None or any(word.arg in ("fused", "foreach") for word in place[1].keywords):
+    places = script.optimizer_calls([one for one in script.parts.optimizers if _known(one) == _plain(script)])
+    if places is None or any(word.arg in ("fused", "foreach") for _, call in places for word in call.keywords):
         return Note(NO_PLACE, words)
-    imported = place[0].import_module("bitsandbytes")
-    edits = [place[0].replaced(place[1].func, f"bitsandbytes.optim.{EIGHT_BIT[name]}")]
-    return Change("optimizer", words, Part(tuple([imported, *edits] if imported else edits)), "8bit", cost)
+    imports = [edit for source in dict(places) if (edit := source.import_module("bitsandbytes"))]
+    edits = [source.replaced(call.func, f"bitsandbytes.optim.{EIGHT_BIT[name]}") for source, call in places]
+    return Change("optimizer", words, Part((*imports, *edits)), "8bit", cost)
 
 
 def _attention(script: Script) -> Change | None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.question.varied import argued, declared, named_numbers, plain_name, whole_number
-from vramcast.tracing.script_parts import ScriptParts, Site
+from vramcast.tracing.script_parts import MadeOptimizer, ScriptParts, Site
 from vramcast.tracing.tuning.edits import Edit, Source
 
 ARGUMENTS: Final = re.compile(r"TrainingArguments$|^(SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|RLOO)Config$")
@@ -50,7 +50,7 @@ class Script:
         self.sources: dict[str, Source] = {job.path: self.main}
         made = parts.optimizers[0] if parts.optimizers else None
         self.made = made
-        for site in made.sites if made else ():
+        for site in (site for one in parts.optimizers for site in one.sites):
             self.source(site.filename)
         self.arguments_call = self._arguments_call()
         self.is_trainer = self.runs_in(*TRAINERS)
@@ -107,13 +107,18 @@ class Script:
         calls = [node for node in ast.walk(self.main.tree) if isinstance(node, ast.Call) and called(node) == name]
         return calls[0] if len(calls) == 1 else None
 
-    def optimizer_call(self) -> tuple[Source, ast.Call] | None:
-        """The call that makes the optimizer."""
-        if self.made is None or self.is_trainer or not self.made.sites:
+    def optimizer_calls(self, plain: Sequence[MadeOptimizer]) -> list[tuple[Source, ast.Call]] | None:
+        """The calls that make these optimizers, each once; None where one of them is not found."""
+        found = [None if self.is_trainer else self._call_that_makes(one) for one in plain]
+        calls = [one for one in found if one is not None]
+        return list({id(call): (source, call) for source, call in calls}.values()) if len(calls) == len(found) else None
+
+    def _call_that_makes(self, made: MadeOptimizer) -> tuple[Source, ast.Call] | None:
+        if not made.sites:
             return None
-        site = self.made.sites[0]
+        site = made.sites[0]
         source = self.source(site.filename)
-        statement, name = source.statement(site.line), self.made.class_name.rpartition(".")[2]
+        statement, name = source.statement(site.line), made.class_name.rpartition(".")[2]
         calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
         found = [node for node in calls if called(node) == name]
         if len(found) != 1:
