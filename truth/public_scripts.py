@@ -3,6 +3,8 @@
 CHECKOUTS holds work trees of the repositories that `public_scripts.csv` names, each in OWNER/NAME (none is kept here).
 Each row is asked as `vramcast trace --sandbox COMMAND` from its folder of that work tree, with the packages of the
 Python that runs this, in a fork of one process that has loaded torch, as loading it takes longer than many of them.
+Versions that its instructions pin and that differ from those lie in `CHECKOUTS/.packages/NAME==VERSION`, as `pip
+install --no-deps --target` puts them there.
 WORDs choose the rows that have one of them, `--part 1/4` every fourth. With `--record FILE` what a row came to is kept
 in a line of it, and rows that were answered there are not asked again. The share that is answered stands last, above
 it every other one with its sentence.
@@ -49,6 +51,7 @@ class Script(NamedTuple):
     commit: str  # of the work tree that was tried
     folder: str  # within it, from where a reader of its instructions would start it
     command: str  # behind `vramcast trace`
+    packages: str = ""  # "timm==0.3.2 ...": versions that its instructions pin
 
 
 def kind_of(code: int, sentence: str) -> str:
@@ -80,6 +83,7 @@ def asked(script: Script, checkouts: Path, time_limit_s: int) -> tuple[str, str,
         errors = Path(name) / "errors"
         process = os.fork()
         if not process:
+            sys.path[1:1] = [str(checkouts / ".packages" / pinned) for pinned in script.packages.split()]
             _become(checkouts / script.repository / script.folder, Path(name) / "output", errors)
             os._exit(answered(words))
         code = _wait(process, time_limit_s + GRACE_S)
@@ -106,7 +110,10 @@ def _wait(process: int, limit_s: float) -> int:
         if found:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.1)
-    os.killpg(process, SIGKILL)
+    try:
+        os.killpg(process, SIGKILL)
+    except ProcessLookupError:  # a fork within the group of the command
+        os.kill(process, SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
@@ -153,7 +160,7 @@ def main() -> int:
     there = [row for row in rows if (checkouts / row.repository / row.folder).is_dir()]
     record: Path | None = given.record
     lines = record.read_text(encoding="utf-8").splitlines() if record is not None and record.is_file() else []
-    before = {(*line[:4],) for line in map(json.loads, lines) if line[4] == ANSWERED}
+    before = {(*line[:-2],) for line in map(json.loads, lines) if line[-2] == ANSWERED}
     kinds: Counter[str] = Counter()
     _load_torch()
     for row in there:

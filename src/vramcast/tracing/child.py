@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import platform
 import re
 import resource
 import runpy
@@ -41,7 +42,7 @@ from vramcast.tracing.environment.made_up import lacking, make
 from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, folder_nearby, named_missing, stand_in_for
 from vramcast.tracing.script_watch import Enough, Watch
-from vramcast.tracing.scripts import JOB, ROOT
+from vramcast.tracing.scripts import JOB, LONGEST_LINE, OUTPUT, ROOT
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import words_of
 
@@ -70,6 +71,7 @@ NOT_THERE: Final = (
     "it needs {!r}, which is not there; put there what the project's instructions prepare, a few samples of data are "
     "enough"
 )
+MADE_BY: Final = "it needs {!r}, which is not there, and which {} beside it writes: run that first"
 OTHER_VERSION: Final = "{} {} is installed, and the script wants another version of it: {}"
 NEEDS_PACKAGE: Final = "it asks for a package which this Python does not have: {}"
 NONE_THERE: Final = "it needs files that are not there: {}"
@@ -125,8 +127,16 @@ def main(folder: Path) -> None:
         for path in job.made:
             make(path, session.overlay, session.simulation, job.path)
         watch.start()
-        _run(job, watch, lambda error: lacking(session.overlay, error, job.path))
+        _run(job, watch, lambda error: lacking(session.overlay, error, job.path, _printed(folder)))
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _printed(folder: Path) -> str:
+    """The last lines so far."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    output = folder / OUTPUT
+    return output.read_text(encoding="utf-8", errors="replace")[-LONGEST_LINE:] if output.is_file() else ""
 
 
 def _answer_programs(folder: Path, card: str) -> None:
@@ -192,8 +202,9 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
     if isinstance(error, ModuleNotFoundError) and not error.name:  # of who checks what it requires
         return InvalidSpec, Note(NEEDS_PACKAGE, str(error))
     if isinstance(error, FileNotFoundError):
-        what = Note(NOT_THERE, str(error.filename)) if error.filename else Note(NONE_THERE, words_of(error))
-        return InvalidSpec, what
+        missed, writer = str(error.filename or ""), _writer(str(error.filename or ""), job)
+        known = Note(MADE_BY, missed, writer) if writer else Note(NOT_THERE, missed)
+        return InvalidSpec, known if missed else Note(NONE_THERE, words_of(error))
     if installed := _installed(error):
         return InvalidSpec, Note(OTHER_VERSION, *installed, str(error))
     words = words_of(error) if str(error) or not frames else frames[-1].line or words_of(error)  # of a bare assertion
@@ -210,6 +221,16 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
     return kind, Note("the script itself failed with {}", said)
 
 
+def _writer(missed: str, job: ScriptJob) -> str:
+    """The script beside the one that runs which writes a file of that name."""
+    named = re.compile(rf"(?:save|dump|open|to_\w+|write\w*)\(.*[\"'/]{re.escape(Path(missed).name)}[\"']")
+    script = Path(job.path).resolve()
+    for path in sorted(script.parent.glob("*.py")) if missed else ():
+        if path != script and named.search(path.read_text(encoding="utf-8", errors="replace")):
+            return path.name
+    return ""
+
+
 def _missing(error: BaseException) -> str:
     """The package that an error says nobody has, or that it repeats from the one that caused it."""
     cause: BaseException | None = error
@@ -221,8 +242,10 @@ def _missing(error: BaseException) -> str:
 
 
 def _installed(error: BaseException) -> tuple[str, str] | None:
-    """Name and version of the package that has no part of the name that was imported."""
+    """Name and version of the package, or of Python, that has no part of the name that was imported."""
     root = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if root in sys.stdlib_module_names:
+        return "Python", platform.python_version()
     found = packages_distributions().get(root) if root else None
     return (found[0], version(found[0])) if found else None
 

@@ -92,6 +92,64 @@ def test_rows_texts_and_sounds_stand_in(run):
     assert "7 rows of" in said and "input.txt: there is no such file" in said and "sounds" in said
 
 
+OTHERS = """
+import gzip, io, json, os, zipfile
+from pathlib import Path
+import numpy as np
+import torch
+assert len(gzip.open("data/enwik8.gz").read(int(95e6))) == 95_000_000
+assert open("ETT-small/ETTh1.csv").readline() == "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT\\n"
+folder = Path("checkpoints/meta-llama/Llama-2-7b-hf")
+if not folder.is_dir():
+    raise NotADirectoryError(f"The checkpoint directory does not exist: {folder}")
+params = json.load(open(folder / "params.json"))
+assert (params["dim"], params["n_layers"]) == (4096, 32)
+module = torch.nn.Linear(4, 4, device="meta")
+module.load_state_dict(torch.load(folder / "consolidated.00.pth"), assign=True)
+module.cuda()
+tokens = [np.load(os.path.join("shards", name)) for name in os.listdir("shards") if "val" in name]
+assert tokens[0].dtype == "uint16"
+assert os.path.getsize("speakers/p1/one.wav") > 400_000 and io.FileIO("speakers/p2/two.wav").read(4) == b"RIFF"
+if not os.path.exists("splits/train.txt"):
+    raise ValueError("no such split")
+"""
+
+
+def test_published_tables_repositories_and_tokens_stand_in(run):
+    said = "\n".join(run(OTHERS))
+    assert "17,420 rows of 7 zeros" in said and "the files of meta-llama/llama-2-7b-hf stand in" in said
+    assert "speakers: files that are opened there" in said and "splits/train.txt: there is no such file" in said
+
+
+OLDER = """
+import collections
+import numpy as np
+import torch
+from torch._six import container_abcs, inf
+assert collections.Iterable is container_abcs.Iterable and np.float is float and np.Inf == inf
+assert not hasattr(np, "nothing") and not hasattr(collections, "nothing")
+assert torch.stft(torch.zeros(2, 100, device="cuda"), 16, window=torch.ones(16, device="cuda")).shape == (2, 9, 26, 2)
+"""
+
+
+def test_names_that_packages_removed_answer_and_are_told(run):
+    said = "\n".join(run(OLDER))
+    assert all(f"has no {name} any more" in said for name in ("container_abcs", "float", "Iterable"))
+    assert "return_complex" in said
+
+
+WRITTEN = """
+import numpy, torch
+numpy.load("made.npy")
+"""
+
+
+def test_what_another_script_of_the_project_writes_is_said(tmp_path, run):
+    (tmp_path / "make.py").write_text("numpy.save('made.npy', numpy.zeros(3))\n")
+    with pytest.raises(InvalidSpec, match=r"make\.py beside it writes"):
+        run(WRITTEN)
+
+
 def test_a_script_with_an_answer_to_a_missing_file_keeps_it(run):
     said = run("try:\n    open('words.txt')\nexcept FileNotFoundError:\n    pass\n")
     assert not any("words.txt" in one for one in said)

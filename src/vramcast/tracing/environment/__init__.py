@@ -13,6 +13,7 @@ from vramcast.tracing.environment.modules import (
     patch_sources,
     patch_triton,
 )
+from vramcast.tracing.environment.older import patch_older
 from vramcast.tracing.environment.overlay import Overlay, patch_files
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.processes import patch_loaders, patch_parallel, patch_processes, patch_threads
@@ -44,3 +45,4 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_sources(patches, simulation)
     patch_addresses(patches, simulation)
     patch_tokens(patches, simulation)
+    patch_older(patches, simulation)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import urllib.request
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial, wraps
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any, Final
@@ -36,8 +38,12 @@ PIECES: Final = "tiktoken: its vocabulary is not fetched; one of the same size s
 UNWRITTEN: Final = "{}: nothing is written to the hub"
 USER: Final = "user"
 UNFETCHED: Final = "weights at an address are not fetched; those that a module is made with stay"
-VOCABULARIES: Final = {"cl100k": 100_256, "o200k": 199_998, "p50k": 50_280, "gpt-2": 50_256, "r50k": 50_256}
-"""Part of an address -> pieces [tiktoken tiktoken_ext/openai_public.py: what its special tokens leave of each]."""
+VOCABULARIES: Final = {
+    "cl100k": 100_256, "o200k": 199_998, "p50k": 50_280, "gpt-2": 50_256, "r50k": 50_256,
+    "llama3": 128_000,
+}
+"""Part of an address -> pieces [tiktoken tiktoken_ext/openai_public.py: what its special tokens leave of each]
+[llama3] meta-llama/llama3 llama/tokenizer.py: 128,256 with 256 special ones."""
 
 
 def loading_nothing_unread() -> Callable[..., Any]:
@@ -47,10 +53,21 @@ def loading_nothing_unread() -> Callable[..., Any]:
 
     def loaded(module: torch.nn.Module, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(state, Unread) or (Unread.is_about and not state):  # what a script took out of it is empty
+            if kwargs.get("assign"):
+                _give_data(module)
             return torch.nn.modules.module._IncompatibleKeys([], [])
         return load(module, state, *args, **kwargs)
 
     return loaded
+
+
+def _give_data(module: torch.nn.Module) -> None:
+    """Parameters of a module that was made without data come from the checkpoint, which is read to the host."""
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                fresh = torch.empty(parameter.size(), dtype=parameter.dtype, device="cpu")
+                part._parameters[name] = torch.nn.Parameter(fresh, parameter.requires_grad)
 
 
 def patch_addresses(patches: Patches, simulation: Simulation) -> None:
@@ -199,11 +216,7 @@ def vocabulary(simulation: Simulation, load: Any, /, *args: Any, **kwargs: Any) 
             raise
     simulation.assumptions.note(PIECES)
     size = next((size for name, size in VOCABULARIES.items() if name in address), min(VOCABULARIES.values()))
-    single = [bytes((number,)) for number in range(256)]
-    usual = [bytes((number,)) for number in (*range(32, 127), *range(32), *range(127, 256))]
-    pairs = (one + two for one in usual for two in usual)
-    longer = (one + two for one in (a + b for a in usual for b in usual) for two in usual)
-    return {piece: rank for rank, piece in enumerate(islice(chain(single, pairs, longer), size))}
+    return {piece: rank for rank, piece in enumerate(_pieces(size))}
 
 
 def file_of_hub(
@@ -239,6 +252,39 @@ def file_of_hub(
     if not path.exists():
         _write_all(path.parent, {path.name: files[name]}, simulation)
     return str(path)
+
+
+def _pieces(size: int) -> Iterator[bytes]:
+    """Each byte, then all of two, then of three."""
+    single = [bytes((number,)) for number in range(256)]
+    usual = [bytes((number,)) for number in (*range(32, 127), *range(32), *range(127, 256))]
+    pairs = (one + two for one in usual for two in usual)
+    longer = (one + two for one in (a + b for a in usual for b in usual) for two in usual)
+    return islice(chain(single, pairs, longer), size)
+
+
+def write_pieces(path: Path, simulation: Simulation) -> None:
+    """A vocabulary of Llama 3 as tiktoken reads it: a piece in base 64 and its rank a line."""
+    simulation.assumptions.note(PIECES)
+    lines = (b64encode(piece).decode() + f" {rank}\n" for rank, piece in enumerate(_pieces(VOCABULARIES["llama3"])))
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def sentencepiece_model(size: int) -> bytes:
+    """A vocabulary as SentencePiece reads it: unknown, start, end, then letters, all pairs and triples of them
+    [sentencepiece src/sentencepiece_model.proto `ModelProto`]."""
+    letters = ["\u2581", *map(chr, range(33, 127))]
+    several = (map("".join, product(letters, repeat=length)) for length in (1, 2, 3))
+    texts = islice(chain(("<unk>", "<s>", "</s>"), *several), size)
+    kinds = {0: 2, 1: 3, 2: 3}  # unknown, control; the rest are plain
+    return b"".join(_field(1, b"".join((
+        _field(1, text.encode()), b"\x15" + struct.pack("<f", -1.0), bytes((0x18, kinds.get(number, 1))),
+    ))) for number, text in enumerate(texts))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """One of a message, of fewer than 128 bytes."""
+    return bytes((number << 3 | 2, len(content))) + content
 
 
 @cache

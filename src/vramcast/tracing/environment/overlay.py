@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+from abc import ABCMeta
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +26,10 @@ READERS: Final = ("stat", "lstat", "access", "readlink")
 CHANGERS: Final = ("chmod", "utime", "truncate", "chown", "setxattr", "removexattr")
 """Functions of os that change what is there."""
 MOST_KEPT: Final = 4096  # paths that are remembered
+SOUNDS: Final = (".wav", ".flac")
 PASSED: Final = ("/dev/", "/proc/", "/sys/")
 """Not files."""
+REAL: Final[type] = io.FileIO  # which another takes the place of
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 
 
@@ -70,14 +73,20 @@ class Overlay:
             return self.for_reading(path)
         return found
 
+    def for_looking(self, path: Any) -> Any:
+        """Where to find a path that is looked at: a sound is made for that, as its length is known by its size."""
+        is_sound = self.made and isinstance(path, (str, os.PathLike)) and os.fsdecode(path).endswith(SOUNDS)
+        return self.for_opening(path) if is_sound else self.for_reading(path)
+
     def made_path(self, given: str) -> str:
         """Where a stand-in of an absolute path lies, whose folders are there."""
         self._make_parents(self._root + given)
         return self._root + given
 
     def miss(self, path: Any) -> None:
-        """Remember what was looked for and is not there."""
-        _keep(self.missed, self._absolute(path), path)
+        """Remember what was looked for and is not there; "<frozen runpy>" is asked for by traces of errors."""
+        if not str(path).startswith("<"):
+            _keep(self.missed, self._absolute(path), path)
 
     def note_listing(self, path: Any) -> None:
         """Remember a folder whose names are asked for."""
@@ -244,6 +253,13 @@ class _Entries:
         """Nothing is open."""
 
 
+class _Raw(ABCMeta):
+    """Of the class in the place of `io.FileIO`: whatever is of that one is of this one."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, REAL) if cls.__mro__[1] is REAL else super().__instancecheck__(instance)
+
+
 def patch_files(patches: Patches, overlay: Overlay) -> None:
     really_open, os_open, tree = builtins.open, os.open, shutil.rmtree
 
@@ -266,11 +282,21 @@ def patch_files(patches: Patches, overlay: Overlay) -> None:
             )
         return os_open(path, flags, *args, **kwargs)
 
+    class Raw(io.FileIO, metaclass=_Raw):
+        """A file that is opened without a buffer, as blobfile does [blobfile _context.py `BlobFile`]."""
+
+        def __init__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
+            if any(letter in mode for letter in "wax+") and not isinstance(file, int):
+                file = overlay.for_writing(file, keep_content="w" not in mode)
+            with _missing(overlay, file):
+                super().__init__(overlay.for_opening(file), mode, *args, **kwargs)
+
     patches.set(builtins, "open", opened)
     patches.set(io, "open", opened)
+    patches.set(io, "FileIO", Raw)
     patches.set(os, "open", opened_low)
     for name in READERS:
-        patches.set(os, name, _at(getattr(os, name), overlay.for_reading, overlay))
+        patches.set(os, name, _at(getattr(os, name), overlay.for_looking, overlay))
     for name in CHANGERS:
         if hasattr(os, name):
             patches.set(os, name, _at(

@@ -23,6 +23,7 @@ from typing import Any, Final
 from vramcast.errors import Note
 from vramcast.tracing.environment.hub import answers
 from vramcast.tracing.environment.patches import Answer
+from vramcast.tracing.environment.series import SERIES, told_series
 from vramcast.tracing.packages import own_files
 from vramcast.tracing.simulation import Simulation
 
@@ -165,6 +166,11 @@ def metric_of_hub(simulation: Simulation, load: Any, /, path: str, *args: Any, *
 
 def _stand_in(path: str, subset: str, split: Any, simulation: Simulation, *, is_streamed: bool) -> Any:
     library: Any = import_module("datasets")
+    if subset in SERIES:
+        simulation.assumptions.note(told_series(subset), simulation.origins.place())
+        series = SERIES[subset]
+        named = {"date": series.dates, **{name: [0.0] * series.rows for name in series.columns}}
+        return _of_splits(library, library.Dataset.from_dict(named), split, is_streamed)
     columns = _columns(subset)
     count = simulation.data.get("rows", ROWS)
     tokens = simulation.data.get("seq", SEQUENCE)
@@ -179,6 +185,11 @@ def _stand_in(path: str, subset: str, split: Any, simulation: Simulation, *, is_
     for name, feature in features.items():
         rows = rows.cast_column(name, feature)
     rows.info.description = DESCRIPTION
+    return _of_splits(library, rows, split, is_streamed)
+
+
+def _of_splits(library: Any, rows: Any, split: Any, is_streamed: bool) -> Any:
+    """The same rows for each."""
     rows = rows.to_iterable_dataset() if is_streamed else rows
     if split is None:
         kind: Any = library.IterableDatasetDict if is_streamed else library.DatasetDict
@@ -247,6 +258,9 @@ def columns_in(text: str, asked: Set[str], subset: str = "") -> tuple[str, ...]:
     others = tuple(dict.fromkeys((*SUBSCRIPT.findall(text), *removed)))
     found = tuple(name for name in known if name in words)
     found += tuple(name for name in others if name not in (*known, *OF_BATCHES, *SPLITS))
+    if removed:  # as a tokenised data set keeps no text: one that is not removed is none of its columns
+        kept = {*SUBSCRIPT.findall(text), *removed, *asked}
+        found = tuple(name for name in found if name in kept or name not in (*LONG, *BRIEF))
     if "label" in found:  # which a script renames, as models take it by its other name
         found = tuple(name for name in found if name != "labels")
     has_content = any(name in (*LONG, *BRIEF, *CONVERSATIONS, *IMAGES, *others) for name in found)

@@ -6,10 +6,12 @@ says, as it could overwrite a real one: the overlay keeps it, and the script fin
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Self
 
 import torch
@@ -159,6 +161,8 @@ def patch_saving(patches: Patches, simulation: Simulation, overlay: Overlay) -> 
         path = overlay.for_reading(f) if isinstance(f, (str, os.PathLike)) else f
         before, _Loading.now = _Loading.now, _Loading(map_location)
         try:
+            if path != f and not Path(path).stat().st_size:  # an empty one that stands in
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(f))
             with torch.serialization.safe_globals([rebuild]):
                 return _Loading.now.settle(load(path, _Loading.now.note, *args, **kwargs))
         except FileNotFoundError as error:
@@ -180,7 +184,10 @@ def patch_saving(patches: Patches, simulation: Simulation, overlay: Overlay) -> 
 
 def _patch_safetensors(patches: Patches, simulation: Simulation, overlay: Overlay) -> None:
     module: Any = import_module("safetensors.torch")
-    write = module.save_file
+    write, opens = module.save_file, module.safe_open
+
+    def opened(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        return opens(overlay.for_reading(filename), *args, **kwargs)
 
     def saved(tensors: dict[str, torch.Tensor], filename: Any, metadata: Any = None) -> None:
         is_simulated = any(simulation.memory.of(tensor) is not None for tensor in tensors.values())
@@ -193,6 +200,8 @@ def _patch_safetensors(patches: Patches, simulation: Simulation, overlay: Overla
                 write(tensors, draft.path, metadata)
 
     patches.set(module, "save_file", saved)
+    for each in (module, import_module("safetensors")):
+        patches.set(each, "safe_open", opened)
 
 
 def write_hollow(tensors: dict[str, torch.Tensor], path: str, metadata: dict[str, str] | None) -> None:

@@ -7,7 +7,8 @@ from typing import Final
 
 from vramcast.tracing.environment import datasets, hub, rows, yolo
 from vramcast.tracing.environment.graphs import graphs_of_pyg
-from vramcast.tracing.environment.made_up import OPENS, led
+from vramcast.tracing.environment.made_up import OPENS, led, tokenizers_of_files
+from vramcast.tracing.environment.older import POSITIONS, names_of_pillow, no_bits
 from vramcast.tracing.extensions import apex, transformer_engine
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, graph_unread, unbuilt
 from vramcast.tracing.rules import attention
@@ -26,6 +27,8 @@ GUARDED: Final[Mapping[str, Guard]] = {
     "ultralytics.nn.tasks": {"torch_safe_load": yolo.checkpoint_of_yaml},
     "ultralytics.data.utils": {"check_det_dataset": yolo.images_of_yaml},
     **{module: {name: led} for module, name in OPENS.items()},
+    "tokenizers": tokenizers_of_files, "PIL.Image": names_of_pillow, "PIL.ImageOps": {"posterize": no_bits},
+    **POSITIONS,
 }
 LIBRARIES: Final = frozenset(extension.library for extension in EXTENSIONS.values())
 """Packages that keep what they found of a card when they were imported."""
