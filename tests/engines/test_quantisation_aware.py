@@ -24,7 +24,7 @@ from vramcast.units import GIB, MIB
 
 # Linear layers that round what they read to few bits and back.
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
     "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 8000,
     "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
@@ -36,11 +36,12 @@ ASKED: dict[str, Any] = {
 }
 
 
-def peak(path: Path, *pairs: str, **more: Any) -> float:
+def peak(path: Path, *pairs: str, vocab: int = CONFIG["vocab_size"], **more: Any) -> float:
     config = path / "config.json"
-    config.write_bytes(msgspec.json.encode(CONFIG))
+    config.write_bytes(msgspec.json.encode(CONFIG | {"vocab_size": vocab}))
     options = ("autocast=true", "reentrant=false", *pairs)
-    found = answer(job_of(ASKED | {"model": str(config), "engine-option": options} | more), with_changes=False)
+    asked = ASKED | {"model": str(config), "engine-option": options} | more
+    found = answer(job_of({name: value for name, value in asked.items() if value is not None}), with_changes=False)
     return found.peak.allocated_bytes / MIB
 
 
@@ -49,6 +50,24 @@ def test_int4_weights_under_int8_inputs_keep_what_was_recorded(recompute: str, r
     """torchao 0.18 in transformers' Llama, by `vramcast trace`."""
     found = peak(tmp_path, "qat=int8-int4", "qat_group=32", recompute=recompute)
     assert found == pytest.approx(recorded, rel=0.002)
+
+
+TORCHTUNE: dict[str, Any] = {
+    "engine": "torchtune", "loss": None, "optimizer-kernel": "fused",
+    "engine-option": ("qat=int8-int4-affine", "qat_group=256"),
+}
+ADAPTERS = {
+    "peft": "lora", "lora-rank": 8, "adapter-dtype": "bf16",
+    "lora-targets": "attention.q,attention.v,attention.out,mlp.gate,mlp.up,mlp.down",
+}
+
+
+@pytest.mark.parametrize("recorded, more", [
+    (6502.0, {"recompute": "none"}), (3041.6, {"recompute": "full"}), (19727.5, {"recompute": "full", "vocab": 128256}),
+])
+def test_torchtune_rounds_its_head_in_every_chunk(recorded: float, more: dict[str, Any], tmp_path: Path) -> None:
+    """torchtune bd2a0fc7 on one GPU with torchao 0.18, by `vramcast trace`."""
+    assert peak(tmp_path, **TORCHTUNE, **more) == pytest.approx(recorded, rel=0.02)
 
 
 def test_emulated_products_keep_what_was_recorded(tmp_path: Path) -> None:

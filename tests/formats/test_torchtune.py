@@ -57,7 +57,8 @@ def test_each_name_is_read(tmp_path: Path, change: str, field: str, value: objec
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ("quantizer: {_component_: torchtune.training.quantization.Int4WeightOnlyQATQuantizer}", "quantizer: weights"),
+    ("quantizer: {_component_: torchtune.training.quantization.Int4WeightOnlyQATQuantizer}",
+     "Int4WeightOnlyQATQuantizer is not modelled; Int8DynAct"),
     ("teacher_model: {_component_: torchtune.models.llama3_1.llama3_1_8b}", "ForwardKLWithChunkedOutputLoss is"),
     ("loss: {_component_: torchtune.rlhf.loss.PPOLoss}", "generates its samples"),
     ("custom_sharded_layers: [tok_embeddings]", "custom_sharded_layers: other than"),
@@ -71,6 +72,12 @@ def test_each_name_is_read(tmp_path: Path, change: str, field: str, value: objec
 def test_what_may_change_the_answer_is_named(tmp_path: Path, change: str, message: str) -> None:
     with pytest.raises(VramcastError, match=message):
         asked(tmp_path, f"{RECIPE.format(builder='lora_llama3_1_8b')}\n{change}\n")
+
+
+def test_rounding_of_a_later_quantisation_is_read(tmp_path: Path) -> None:
+    text = RECIPE.format(builder="lora_llama3_1_8b") + (
+        "\nquantizer: {_component_: torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer, groupsize: 32}\n")
+    assert asked(tmp_path, text).engine_options.items() >= {"qat": "int8-int4-affine", "qat_group": 32}.items()
 
 
 def test_what_trains_nothing_is_refused(tmp_path: Path) -> None:

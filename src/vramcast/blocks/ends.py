@@ -174,7 +174,7 @@ def _language_loss(
             x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
         spec = LinearLoss(
             tokens, sizes.hidden, vocab, numerics.compute, numerics.gradient, trainable=learns,
-            chunks=sizes.loss_chunks,
+            chunks=sizes.loss_chunks, fake=sizes.fake if learns and not model.tied else None,
         )
         return linear_cross_entropy(graph, x, spec, loss.removeprefix(LINEAR))
     if loss == VALUE:

@@ -147,9 +147,10 @@ def project(
         y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes, copies=copies if sizes.stacked else 1)
     else:
         dense = Dense(out_features, in_features, bias, learns, copies=copies)
-        if sizes.fake is not None and learns:
-            return fake_linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics, fake=sizes.fake)
-        y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
+        if sizes.fake is not None and (learns or adapter is not None):
+            y = fake_linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics, fake=sizes.fake)
+        else:
+            y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
     if adapter is None:
         return y
     target = Target(path, tokens, out_features, in_features, y.num_bytes // (tokens * out_features), copies)

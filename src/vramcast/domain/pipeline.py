@@ -404,6 +404,8 @@ class DiffusionSetting(Noun, frozen=True, kw_only=True):
     text_rank: int | None = None  # of those adapters; None: as the denoiser's
     prior: bool = False  # a class image beside every sample: twice the batch
     ema: bool = False
+    condition: Literal["channels", "tokens"] | None = None  # a second image, beside the latent's channels or its tokens
+    float8: bool = False  # frozen linears multiply in 8 bits, of weights that stay as they are
     weights: Literal["fp8"] | None = None  # type in which a frozen denoiser is held; None: what the precision says
     swapped: int = 0  # blocks that wait on the host, as sd-scripts counts them
     fused: bool = False  # each weight is stepped within backward, and its gradient dies

@@ -4,7 +4,7 @@ A frozen autoencoder and frozen text encoders make latents and text states, once
 is stepped whole or by adapters. What each script keeps on the card stands with its arguments, in formats/tools.
 
 [examples] huggingface/diffusers examples/*/train_*.py @0.40: frozen networks in the 16 bits of --mixed_precision, what
-learns in fp32 under Accelerate's autocast, AdamW over gradients that are set to none
+learns in fp32 under Accelerate's autocast (adapters beside bf16 in bf16), AdamW over gradients that are set to none
 [kohya] kohya-ss/sd-scripts train_network.py, networks/lora.py @0.9: the same, whose adapters read their input as it is
 [ema] huggingface/diffusers training_utils.py `EMAModel`: a copy of what learns
 """
@@ -107,6 +107,13 @@ class _Run:
         self.denoiser = job.pipeline.denoisers[0]
         assert not isinstance(self.denoiser.network, Model)
         self.network = self.denoiser.network
+        if job.setting.condition == "channels":
+            if not isinstance(self.network, Flux):
+                raise Unsupported("an image beside the channels of {} is not modelled; that of FLUX.1 is",
+                                  self.pipeline.name)
+            channels = self.network.in_channels
+            self.network = replace(self.network, in_channels=2 * channels, out_channels=channels)
+            self.denoiser = replace(self.denoiser, network=self.network)
         self.trainer = DIFFUSION[job.engine]
         self.rule = optimizer(job.plan.optimizer)
         self.full = job.plan.peft is None and job.setting.trains == "denoiser"
@@ -221,6 +228,7 @@ class _Run:
             checkpoint=job.plan.recompute is not Recompute.NONE,
             scores=job.plan.attention is AttentionKernel.EAGER,
             packed=(peft is not None and peft.base != "full") or bool(job.setting.weights),
+            float8=job.setting.float8,
             block_elements={} if unet else blocks,
             elements=total + learned_text, workspaces=job.workspaces,
         )
@@ -249,9 +257,13 @@ class _Run:
         if job.setting.trains == "controlnet":
             out = self._controlled(tape, step)
         else:
-            out = network_of(network).forward(tape, network, step)
+            out = network_of(network).forward(tape, network, self._denoised(step))
         tape.backward(tape.cast(out, FP32, "prediction.fp32"))
         del out, pixels
+
+    def _denoised(self, step: Step) -> Step:
+        """What the denoiser reads: with a second image as tokens, twice as many."""
+        return step._replace(height=2 * step.height) if self.job.setting.condition == "tokens" else step
 
     def _controlled(self, tape: Training, step: Step) -> Array:
         """A ControlNet that learns beside a UNet that only passes gradients on."""
@@ -436,7 +448,7 @@ class _Run:
         tape = Tape("denoiser", network_of(network).source, dequantises=self._denoiser_learning().packed)
         size = (pipeline.frames, pipeline.height, pipeline.width)
         step = self.step(batch=2 if pipeline.guidance else 1, size=size)
-        network_of(network).forward(tape, network, step)
+        network_of(network).forward(tape, network, self._denoised(step))
         nodes: list[Node] = [node for tensors in back for node in loaded(tensors)]
         nodes += tape.nodes
         vae = pipeline.autoencoder

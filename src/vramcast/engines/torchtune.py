@@ -20,6 +20,7 @@ from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, RankProgr
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.version import Version
 from vramcast.engines.eager.distillation import distils, student_of, taught, teacher_sentences
+from vramcast.engines.eager.fake_quantisation import fake_of, fake_sentences
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import Rated, compared_phases
 from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
@@ -57,6 +58,8 @@ EAGER_LOSSES: Final[dict[str, tuple[str, bool]]] = {
 }
 """The same losses -> key of the loss tables, and whether the model returns fp32 logits."""
 
+NUMERICS: Final = Numerics(2, 2, 2, 2)
+
 ALONE: Final = "one GPU: torchtune's recipe for a single device, without FSDP"
 IN_BACKWARD: Final = "every weight is stepped in backward as soon as its gradient is there (optimizer_in_bwd)"
 
@@ -78,10 +81,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     layout = Layout(tp=plan.tp, dp=job.data_parallel, sequence_parallel=plan.tp > 1)
     loss = _loss(job)
     sizes = Sizes(
-        batch=workload.micro_batch, seq_len=workload.seq_len, hidden=model.hidden, numerics=Numerics(2, 2, 2, 2),
+        batch=workload.micro_batch, seq_len=workload.seq_len, hidden=model.hidden, numerics=NUMERICS,
         attention=AttentionKernel.FLASH, norm="compiled" if plan.compile else norm_of(job),
         activation="compiled" if plan.compile else "eager", rope="compiled" if plan.compile else "complex",
-        grouped=False, tp=plan.tp, sequence_parallel=plan.tp > 1,
+        grouped=False, tp=plan.tp, sequence_parallel=plan.tp > 1, fake=fake_of(job, NUMERICS),
     )
     setting = Setting(
         job, facts(), sizes, Choices(plan.recompute, loss, loss != "model_fp32_shifted", needed_only=plan.compile),
@@ -159,10 +162,11 @@ def _padded(job: Job) -> Job:
 
 def _said(job: Job) -> tuple[str, ...]:
     """Whose loss is counted where nobody names a version."""
+    rounding = fake_sentences(job)
     if job.engine_version is not None or job.plan.loss is not None or job.workload.objective in RATED_LOSSES:
-        return ()
+        return rounding
     return (
-        "torchtune 0.7: head and loss run chunk by chunk; before, all logits were made first: "
+        *rounding, "torchtune 0.7: head and loss run chunk by chunk; before, all logits were made first: "
         "--engine torchtune@0.6 counts them",
     )
 

@@ -152,20 +152,20 @@ class Trainer(Struct, frozen=True):
 
 
 _ATTENTION: Final = ("to_k", "to_q", "to_v", "to_out.0")
-_JOINT: Final = (
+JOINT: Final = (
     "attn.to_k", "attn.to_q", "attn.to_v", "attn.to_out.0", "attn.add_k_proj", "attn.add_q_proj", "attn.add_v_proj",
     "attn.to_add_out",
 )
-_FF: Final = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2")
+FEED_FORWARD: Final = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2")
 
 DIFFUSION: Final[dict[str, Trainer]] = {
     "diffusers": Trainer((0, 20), (0, 42), "diffusers", casts_input=True, targets={
-        "FluxTransformer2DModel": (*_JOINT, *_FF), "SD3Transformer2DModel": _JOINT, "": _ATTENTION,
+        "FluxTransformer2DModel": (*JOINT, *FEED_FORWARD), "SD3Transformer2DModel": JOINT, "": _ATTENTION,
     }, text_targets=("q_proj", "k_proj", "v_proj", "out_proj"), caches_beside=True),
     "sd-scripts": Trainer((0, 6), (0, 10), "sd-scripts", casts_input=False, targets={
         "UNet2DConditionModel": (*_ATTENTION, "net.0.proj", "net.2", "proj_in", "proj_out"),
-        "FluxTransformer2DModel": (*_JOINT, *_FF, "proj_mlp", "single_transformer_blocks.proj_out"),
-        "": (*_JOINT, *_FF),
+        "FluxTransformer2DModel": (*JOINT, *FEED_FORWARD, "proj_mlp", "single_transformer_blocks.proj_out"),
+        "": (*JOINT, *FEED_FORWARD),
     }, text_targets=("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), caches_beside=False),
 }
 """Engines that train pipelines."""

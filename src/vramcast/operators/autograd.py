@@ -9,6 +9,9 @@ attention, norms and convolutions keep their inputs in any case.
 summed in place. [checkpoint] torch/utils/checkpoint.py: a block's inputs are kept, its operators run again in
 backward. [autocast] pytorch aten/src/ATen/autocast_mode.h: products in 16 bits, norms in fp32; casts of weights that
 learn are kept until the forward ends. [flash] [efficient]: operators/attention.py
+[float8] pytorch/ao v0.18 torchao/float8/float8_linear.py `matmul_with_hp_or_float8_args`, float8_scaling_utils.py
+`hp_tensor_to_float8_dynamic`: both sides become fp32, then 8 bits; the input is kept, and a gradient of the weight made,
+whether it learns or not.
 [peft] huggingface/peft tuners/lora/layer.py `Linear.forward`: the input is cast to the adapter's type, unasked.
 """
 
@@ -40,6 +43,7 @@ class Learning(NamedTuple):
     modulation: bool = False  # scales and gates need gradients
     checkpoint: bool = False
     scores: bool = False  # attention is written out, its scores materialised [kohya] library/original_unet.py
+    float8: bool = False  # frozen products of a multiple of 16 features are made of 8-bit copies [float8]
     packed: bool = False  # frozen products unpack their weight, forward and backward
     block_elements: Mapping[str, int] = {}  # weights of one block of a part of the network
     elements: int = 0  # weights of the whole network
@@ -300,11 +304,32 @@ class Training(Tape):
     def linear(self, x: Array, out_features: int, name: str, *, of_text: bool = False) -> Array:
         learning, in_features = self.learning, x.shape[-1]
         narrow = self._narrow(x, name)
-        y = super().linear(narrow, out_features, name)
         learns = learning.full or (learning.of_text and of_text)
-        y = self._product(narrow, y, name, in_features * out_features, learns=learns)
+        if learning.float8 and not learns and name != "noise" and in_features % 16 == out_features % 16 == 0:
+            y = self._in_8_bits(narrow, out_features, name)
+        else:
+            y = super().linear(narrow, out_features, name)
+            y = self._product(narrow, y, name, in_features * out_features, learns=learns)
         del narrow
         return self._adapted(x, y, name, (learning.rank,), (out_features,)) if learning.adapts(name) else y
+
+    def _in_8_bits(self, x: Array, out_features: int, name: str) -> Array:
+        """x W^T of 8-bit copies that both sides become by way of two fp32 ones [float8].
+
+        Valid for: linears without a bias
+        """
+        read, weights, made = x.elements, x.shape[-1] * out_features, x.elements // x.shape[-1] * out_features
+        self._scratch(f"{name} input in fp32", FLOAT8_MAKING * read)
+        copies = [self._scratch(f"{name} input in 8 bits", read)]
+        self._scratch(f"{name} weight in fp32", FLOAT8_MAKING * weights)
+        copies.append(self._scratch(f"{name} weight in 8 bits", weights))
+        y = self.new(name, (*x.shape[:-1], out_features), x.width)
+        del copies
+        gradient = x.num_bytes
+        ahead = max(FLOAT8_MAKING * made, made + FLOAT8_MAKING * weights) - gradient
+        of_weight = max(FLOAT8_MAKING * made, made + FLOAT8_MAKING * read, 2 * (made + read) + weights * x.width)
+        return self.note(name, y, [x], saved=[x],
+                         temporaries=[(f"{name} in 8 bits", max(ahead, made + weights + of_weight))])
 
     def _adapted(self, x: Array, y: Array, name: str, low: Shape, high: Shape) -> Array:
         """y + scaling * B(A(x))."""
@@ -478,6 +503,9 @@ class Training(Tape):
         elif sys.getrefcount(edge.grad) > UNSHARED:
             edge.grad = self._gradient(edge)
 
+
+FLOAT8_MAKING: Final = 2 * FP32 + 1
+"""The product with a scale and its clamp in fp32, and the result [bytes of an element]."""
 
 NARROW_CHANNELS: Final = 4
 

@@ -78,7 +78,9 @@ def fake_linear(
     """
     width, inputs = numerics.compute, tokens * dense.in_features
     x = cast(graph, x, elements=inputs, to_bytes=width, name=f"{path}.input")
-    y = graph.value(path, tokens * dense.out_features * width)
+    differentiable = dense.trainable or x.gradient_bytes > 0
+    size = tokens * dense.out_features * width
+    y = graph.value(path, size, gradient_bytes=size if differentiable else 0)
     gradients, passing = bias_gradients(graph, path, tokens=tokens, dense=dense, numerics=numerics)
     gradient = graph.tensor(f"{path}.weight_gradient", dense.elements * numerics.gradient, Category.GRADIENTS)
     flops = 2 * tokens * dense.out_features * dense.in_features
@@ -88,11 +90,31 @@ def fake_linear(
     if of_input is not None:
         x = _rounded(graph, f"{path}.rounded_input", [x], inputs, of_input.sizes(inputs, dense.in_features), [])
     sizes = of_weight.sizes(dense.elements, fake.group)
+    if not dense.trainable:  # the rounded weight is kept for the input's gradient, of its rounding nothing
+        making = graph.tensor(f"{path}.rounded_weight.rounding", sizes[0] + sizes[1])
+        graph.call("fake_quantise", [x], [], temporaries=[making], differentiable=False)
+        weight = graph.value(f"{path}.rounded_weight", 2 * dense.elements, gradient_bytes=0)
+        return graph.call("linear", [x], [y], extra=[weight], flops=flops, views_gradient=True)
     weight = _rounded(graph, f"{path}.rounded_weight", [], dense.elements, sizes, [gradient])
     return graph.call(
         "linear", [x, weight], [y], saved=[x, weight], weight_gradients=gradients, backward_temporaries=passing,
         flops=flops, views_gradient=True,
     )
+
+
+def rounding_bytes(fake: Fake | None, *, tokens: int, columns: int, elements: int) -> tuple[int, int, int]:
+    """What a product of so many rows with so many weights keeps of its rounding, and has more of forward and backward:
+    the gradients of both rounded sides, too.
+
+    Raises: KeyError for rounding that is emulated
+    """
+    if fake is None:
+        return 0, 0, 0
+    of_input, of_weight = KINDS[fake.kind]
+    inputs = tokens * columns
+    kept, forward, backward = of_weight.sizes(elements, fake.group)
+    kept_input, *_ = of_input.sizes(inputs, columns) if of_input is not None else (-2 * inputs,)
+    return kept + kept_input + 2 * (elements + inputs), forward, backward + 2 * elements
 
 
 def _rounded(

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
+from vramcast.operators.fake_quantised import Fake, rounding_bytes
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.loss import TORCHTUNE_CHUNKS, Vocabulary, cross_entropy, scalar
 from vramcast.units import FP32, GIB, MIB, ceil_div
@@ -46,6 +47,7 @@ class LinearLoss(Struct, frozen=True):
     gradient_itemsize: int | None = None  # of the weight's gradient, which is the weight's own; None: as above
     trainable: bool = True
     chunks: int = 1  # of [zoo] before 2026.10.9
+    fake: Fake | None = None  # the projection rounds what it reads
 
     @property
     def hidden_bytes(self) -> int:
@@ -277,7 +279,8 @@ def _linear_torchtune(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     Forward keeps every chunk's fp32 log-probabilities: chunks save what is live beside them, not what is kept.
     Backward frees them chunk by chunk. What is live beside all of them and the weight's gradient is the largest of
     two fp32 gradients of the first chunk, of the second, when the first is gone, and the second chunk's weight gradient
-    before it is added. A head that does not learn reads no hidden states again.
+    before it is added. A head that does not learn reads no hidden states again. One that rounds what it reads does so
+    in every chunk anew, and keeps that, too.
     """
     whole, chunk = (
         Vocabulary(count, spec.vocabulary, spec.itemsize)
@@ -285,15 +288,19 @@ def _linear_torchtune(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     )
     weight, wide = spec.gradient_bytes if spec.trainable else 0, chunk.fp32_bytes
     beside = max(2 * wide - weight, wide, weight - 2 * wide + chunk.num_bytes)
+    rounded, rounding, unrounding = rounding_bytes(spec.fake, tokens=chunk.tokens, columns=spec.hidden,
+                                                   elements=spec.vocabulary * spec.hidden)
+    kept = [graph.value("loss.rounded_weights", TORCHTUNE_CHUNKS * rounded, gradient_bytes=0)] if rounded else []
     hidden = aten.unary(graph, x, num_bytes=x.num_bytes, name="loss.valid_tokens")
     log_probs = graph.value("loss.log_probabilities", whole.fp32_bytes, gradient_bytes=0)
     gradients = [graph.tensor("head.output.weight_gradient", weight, Category.GRADIENTS)] if spec.trainable else []
     return graph.call(
         "linear_cross_entropy", [hidden], [scalar(graph)], saved=[hidden] if spec.trainable else [],
-        extra=[log_probs],
-        temporaries=[graph.tensor("logits_chunk", chunk.num_bytes), graph.tensor("logits_chunk.fp32", wide)],
+        extra=[log_probs, *kept],
+        temporaries=[graph.tensor("logits_chunk", chunk.num_bytes),
+                     graph.tensor("logits_chunk.fp32", max(wide, rounding - chunk.num_bytes))],
         backward_temporaries=[
-            graph.tensor("logits_chunk.gradients", beside), graph.tensor("loss.hidden_gradient_chunk", x.num_bytes)
+            graph.tensor("logits_chunk.gradients", max(beside, unrounding - weight)), graph.tensor("loss.hidden_gradient_chunk", x.num_bytes)
         ],
         weight_gradients=gradients,
     )

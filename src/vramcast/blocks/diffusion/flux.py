@@ -34,7 +34,7 @@ def flux_parameters(spec: Flux) -> Weights:
     yield from nn.each("double", (*streams[0], *streams[1]), spec.num_layers)
     yield from nn.each("single", fused(hidden, spec.attention_head_dim), spec.num_single_layers)
     yield from nn.each(OUTPUT, nn.linear("norm_out", hidden, 2 * hidden))
-    yield from nn.each(OUTPUT, nn.linear("proj_out", hidden, spec.in_channels))
+    yield from nn.each(OUTPUT, nn.linear("proj_out", hidden, spec.out_channels or spec.in_channels))
 
 
 def stream(name: str, hidden: int, head_dim: int, *, mlp_ratio: float = 4.0) -> tuple[Parameter, ...]:
@@ -72,7 +72,7 @@ def flux_forward(tape: Tape, spec: Flux, step: Step) -> Array:
     nn.layers(tape, "single", spec.num_single_layers, lambda image, text: _single(tape, image, text, heads), streams)
     out = nn.modulated(tape, streams[0], "norm_out")
     del rope
-    return tape.linear(out, spec.in_channels, "noise")
+    return tape.linear(out, spec.out_channels or spec.in_channels, "noise")
 
 
 def _double(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, Array]:

@@ -20,6 +20,12 @@ GROUP: Final = 128
 
 MX_BLOCK: Final = 32
 
+ROUNDED_BASES: Final = {"torchtune": ("", "lora")}
+"""Engines whose frozen weights beside adapters round, too [torchtune modules/peft/lora.py `QATLoRALinear`]."""
+
+
+ROUNDED_HEAD: Final = "every chunk of torchtune's loss rounds the head's weight anew and keeps that until backward"
+
 
 def fake_of(job: Job, numerics: Numerics) -> Fake | None:
     """What linear layers round what they read to; None: nothing.
@@ -33,8 +39,10 @@ def fake_of(job: Job, numerics: Numerics) -> Fake | None:
     if numerics.weight != HALF or numerics.compute != HALF or numerics.residual != HALF:
         raise Unsupported("quantisation-aware training is modelled for weights and states of 16 bits; use "
                           "--precision bf16")
-    if job.plan.peft is not None or job.plan.compile:
-        raise Unsupported("quantisation-aware training is modelled where every weight learns, without torch.compile")
+    method = job.plan.peft.method if job.plan.peft is not None else ""
+    if method not in ROUNDED_BASES.get(job.engine, ("",)) or job.plan.compile or job.plan.tp > 1:
+        raise Unsupported("quantisation-aware training is modelled where every weight learns, and of torchtune's LoRA, "
+                          "without torch.compile and tensor parallelism")
     layers = job.model.main.layers
     if len(job.model.stacks) > 1 or any(isinstance(layer.channel, MoE) for layer in layers):
         raise Unsupported("quantisation-aware training is not modelled for {}, which has experts or towers",
@@ -49,5 +57,9 @@ def fake_sentences(job: Job) -> tuple[str, ...]:
     """What is said of it."""
     if (kind := job.engine_options.get("qat")) is None:
         return ()
+    if job.engine == "torchtune":
+        found = Note("linear layers round weights and inputs as {} and back, in plain operators of torchao", kind)
+        whole = job.plan.peft is None and not job.model.tied
+        return (found, ROUNDED_HEAD) if whole else (found,)
     return (Note("linear layers round weights and inputs as {} and back, in plain operators of torchao 0.17; the head "
                  "does where its layer is called, which fused losses do not", kind),)

@@ -238,7 +238,8 @@ def _chunked_output(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value
 def _linear_chunked(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
     """torchtune's head and cross entropy, chunk by chunk."""
     widths = sizes.numerics
-    spec = LinearLoss(sizes.tokens, sizes.hidden, model.vocab // sizes.tp, widths.compute, widths.gradient)
+    spec = LinearLoss(sizes.tokens, sizes.hidden, model.vocab // sizes.tp, widths.compute, widths.gradient,
+                      fake=None if model.tied else sizes.fake)
     return linear_cross_entropy(graph, x, spec, "torchtune")
 
 

@@ -11,6 +11,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
+from vramcast.engines.training import FEED_FORWARD, JOINT
 from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of
 from vramcast.formats.tools.hf_command import Launch, launching, taken_apart
 from vramcast.formats.watched import Known, Watched, is_unset
@@ -30,12 +31,13 @@ class Script(NamedTuple):
     rank: int = 4
     vae: str = "half"  # its type: "half", "fp32" or "given" (fp32 unless an autoencoder is named)
     cached: bool = False  # latents and text states are always made before
-    text: str = "prompt"  # when encoders leave: "prompt": if all samples share one; "always"; "never"
+    text: str = "prompt"  # when encoders leave: "prompt": if all samples share one; "always"; "never"; "offload": if so
     tokens: int = 0  # of a prompt; 0: the pipeline's
     more_tokens: int = 0  # of other encoders, beside max_sequence_length
     reloads: bool = True  # encoders come back for validation
     trains: str = "denoiser"
     targets: tuple[str, ...] = ()  # where they are not the engine's
+    control: bool = False  # an image of conditions beside the channels of the latent
 
 
 _UNET: Final = "UNet2DConditionModel"
@@ -45,6 +47,8 @@ _SDXL_LORA: Final = Script(_UNET, resolution=1024, vae="fp32")
 _FLUX2_TARGETS: Final = (
     "to_k", "to_q", "to_v", "to_out.0", "attn.to_qkv_mlp_proj", "single_transformer_blocks.attn.to_out",
 )
+_FLUX2_LORA: Final = Script(
+    "Flux2Transformer2DModel", tokens=512, text="always", reloads=False, targets=_FLUX2_TARGETS)
 
 SCRIPTS: Final[dict[str, Script]] = {
     "train_text_to_image": Script(_UNET, adapters=False, batch=16, text="never"),
@@ -64,8 +68,13 @@ SCRIPTS: Final[dict[str, Script]] = {
     "train_dreambooth_lora_flux_advanced": _FLUX_LORA,
     "train_dreambooth_lora_flux_kontext": _FLUX_LORA,
     "train_dreambooth_flux": Script(_FLUX, adapters=False, tokens=77),
-    "train_dreambooth_lora_flux2": Script(
-        "Flux2Transformer2DModel", tokens=512, text="always", reloads=False, targets=_FLUX2_TARGETS),
+    "train_dreambooth_lora_flux2": _FLUX2_LORA,
+    "train_dreambooth_lora_flux2_img2img": _FLUX2_LORA,
+    "train_dreambooth_lora_flux2_klein": _FLUX2_LORA,
+    "train_dreambooth_lora_flux2_klein_img2img": _FLUX2_LORA,
+    "train_control_lora_flux": Script(
+        _FLUX, resolution=1024, vae="fp32", text="offload", tokens=512, control=True,
+        targets=("x_embedder", *JOINT, *FEED_FORWARD)),
     "train_dreambooth_lora_qwen_image": Script("QwenImageTransformer2DModel", tokens=512, text="always"),
     "train_dreambooth_lora_z_image": Script("ZImageTransformer2DModel", tokens=512, text="always", reloads=False),
     "train_cogvideox_lora": Script(
@@ -135,6 +144,8 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
         options["model"] = model
     precision = values.one_of("mixed_precision", PRECISIONS, option="precision")
     options["precision"] = precision or PRECISIONS.get(launched or "no", "fp32")
+    if row.adapters and options["precision"] == "amp-bf16" and "train_text_encoder_ti" not in values:
+        options["precision"] = "bf16"  # adapters are as their layers are; scripts make them fp32 beside fp16 alone
     if values.flag("gradient_checkpointing"):
         options["recompute"] = "full"
     options["optimizer"] = _optimizer(values)
@@ -146,12 +157,14 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
     pairs = _sizes(values, row) + _placed(values, row)
     if row.trains != "denoiser":
         pairs.append(f"trains={row.trains}")
+    if row.control or values.text("cond_image_column"):
+        pairs.append(f"condition={'channels' if row.control else 'tokens'}")
     pairs += [f"{ours}=true" for name, ours in FLAGS.items() if values.flag(name)]
     return options, pairs
 
 
 FLAGS: Final = {
-    "with_prior_preservation": "prior", "use_ema": "ema", "train_text_encoder_ti": "text_words",
+    "with_prior_preservation": "prior", "use_ema": "ema", "train_text_encoder_ti": "text_words", "do_fp8_training": "float8",
 }
 
 
@@ -184,11 +197,9 @@ def _placed(values: Watched, row: Script) -> list[str]:
         pairs.append("vae_dtype=fp32")
     elif row.vae == "half":
         pairs.append("vae_dtype=half")
-    offloaded = values.flag("offload")
-    if row.cached or values.flag("cache_latents"):
+    offloaded = bool(values.flag("offload"))  # in every step: as on the card beside the denoiser as once before all
+    if any([row.cached, values.flag("cache_latents"), offloaded]):
         pairs.append("vae=cached")
-    elif offloaded:
-        values.cannot("offload", "moves the autoencoder in every step; --cache_latents is modelled")
     if learns:
         pairs.append("text_learns=true")
     shared_prompt = "instance_prompt" in values and "caption_column" not in values
@@ -198,7 +209,8 @@ def _placed(values: Watched, row: Script) -> list[str]:
     if values.get("modifier_token") is not None:
         pairs.append("text_words=true")
     learns = learns or bool(values.flag("train_text_encoder_ti"))
-    gone = {"prompt": shared_prompt and not learns, "always": True, "never": False, "precomputed": precomputed}
+    gone = {"prompt": shared_prompt and not learns, "always": True, "never": False, "precomputed": precomputed,
+            "offload": offloaded}
     if gone[row.text] and "text=none" not in pairs:
         pairs.append("text=cached")
     validates = any(values.get(name) for name in PROMPTS)

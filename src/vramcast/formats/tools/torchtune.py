@@ -90,7 +90,8 @@ SINGLE: Final = re.compile(r"\A.*_single_device\.ya?ml$|\btune run .*_single_dev
 """A file, or the command in its comments, of a recipe that runs on one GPU."""
 
 DIVERGENCE: Final = "ForwardKLWithChunkedOutputLoss"
-FAKE: Final = "weights quantised on the way (QAT) are not modelled"
+FAKE: Final = "Int8DynActInt4WeightQATQuantizer"
+"""Inputs of 8 bits a token, weights of 4 a group [torchao qat/linear.py], of 256 where nobody says [torchtune]."""
 SHARDED_ENDS: Final = frozenset(("tok_embeddings", "output"))
 
 
@@ -163,12 +164,11 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
     if values.flag("optimizer_in_bwd"):
         options = together(options, {"engine-option": ("optimizer_in_backward=true",)})
     options = together(options, _teacher(values))
-    values.must_be_empty("quantizer", FAKE)
+    options = together(options, _rounding(values))
     values.section("fsdp", Known("torchtune", "fsdp"))
     if options.get("objective") in GENERATES:
         values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
-    settled = tuple(values) if values.refused.keys() & {"loss", "quantizer"} else SETTLED
-    values.ignore(*settled)
+    values.ignore(*(tuple(values) if "loss" in values.refused else SETTLED))
     return options, values, _notes(options)
 
 
@@ -257,6 +257,19 @@ def _teacher(values: Watched) -> dict[str, Any]:
         loss.cannot("_component_", "{} is not modelled; {} is", kind, DIVERGENCE)
     values.get("kd_ratio"), values.get("teacher_checkpointer")
     return {"objective": "gkd", "teacher": MODELS[match[3]]}
+
+
+def _rounding(values: Watched) -> dict[str, Any]:
+    """Training that is aware of a later quantisation [torchtune recipes/qat_*.py]."""
+    if not values.get("quantizer"):
+        return {}
+    given = values.section("quantizer", Known("torchtune", "quantizer"))
+    kind = (given.text("_component_") or "").rpartition(".")[2].removesuffix("ModuleSwap")
+    values.ignore("fake_quant_after_n_steps")  # the steps after it
+    if kind != FAKE:
+        given.cannot("_component_", "{} is not modelled; {} is", kind, FAKE)
+        return {}
+    return {"engine-option": ("qat=int8-int4-affine", f"qat_group={given.count('groupsize') or 256}")}
 
 
 def _is_old(values: Watched) -> bool:
