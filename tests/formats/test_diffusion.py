@@ -53,8 +53,8 @@ def answered(folder: Path, command: str, *files: Path, **options: Any) -> tuple[
      {"vae": "cached", "text": "on", "condition": "tokens"}),
     (f"{FLUX} --offload --train_batch_size 1".replace("dreambooth_lora_flux", "control_lora_flux"),
      {"precision": "fp32"}, {"vae": "cached", "text": "cached", "condition": "channels", "width": 1024}),
-    (f"{FLUX} --do_fp8_training --cache_latents".replace("lora_flux", "lora_flux2_klein").replace("1-dev", "2-klein-4B"),
-     {}, {"float8": True, "text": "cached", "condition": None}),
+    (f"{FLUX} --do_fp8_training --cache_latents".replace("a_flux", "a_flux2_klein").replace("1-dev", "2-klein-4B"), {},
+     {"float8": True, "text": "cached", "condition": None}),
     (f"{FLUX} --instance_prompt 'a dog' --train_text_encoder --with_prior_preservation --validation_prompt 'a dog'",
      {}, {"text": "on", "text_learns": True, "prior": True, "validation": True}),
 ])

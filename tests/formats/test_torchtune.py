@@ -68,6 +68,8 @@ def test_each_name_is_read(tmp_path: Path, change: str, field: str, value: objec
     ("device: cpu", "device: runs on no GPU"),
     ("compile: {model: true}", "compile"),
     ("model: {_component_: torchtune.models.llama2.llama2, num_layers: 2}", "model._component_"),
+    ("model: {_component_: torchtune.models.llama2.llama2, vocab_size: 32000, num_layers: 22, num_heads: 32, "
+     "num_kv_heads: 4, embed_dim: 2048, intermediate_dim: 8192}", "model._component_"),
 ])
 def test_what_may_change_the_answer_is_named(tmp_path: Path, change: str, message: str) -> None:
     with pytest.raises(VramcastError, match=message):

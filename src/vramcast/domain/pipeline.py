@@ -341,7 +341,28 @@ class ZImage(Noun, frozen=True, tag="ZImageTransformer2DModel"):
         return self.dim
 
 
-Denoiser = UNet | Flux | Flux2 | SD3 | QwenImage | AuraFlow | CogVideoX | HunyuanVideo | Wan | PixArt | OmniGen | ZImage
+class Lumina2(Noun, frozen=True, tag="Lumina2Transformer2DModel"):
+    """Layers over joined text and image tokens, behind small refiners of each; keys of fewer heads."""
+
+    patch_size: int = 2
+    in_channels: int = 16
+    hidden_size: int = 2304
+    num_layers: int = 26
+    num_refiner_layers: int = 2
+    num_attention_heads: int = 24
+    num_kv_heads: int = 8
+    multiple_of: int = 256
+    cap_feat_dim: int = 1024
+
+    @property
+    def hidden(self) -> int:
+        return self.hidden_size
+
+
+Denoiser = (
+    UNet | Flux | Flux2 | SD3 | QwenImage | AuraFlow | CogVideoX | HunyuanVideo | Wan | PixArt | OmniGen | ZImage
+    | Lumina2
+)
 
 
 Network = Model | Denoiser | Autoencoder
@@ -405,6 +426,9 @@ class DiffusionSetting(Noun, frozen=True, kw_only=True):
     prior: bool = False  # a class image beside every sample: twice the batch
     ema: bool = False
     condition: Literal["channels", "tokens"] | None = None  # a second image, beside the latent's channels or its tokens
+    distils: Literal["itself", "apart"] | None = None  # without its adapters, or another denoiser; both are fp32 then
+    teacher_half: bool = False  # the other one is in 16 bits
+    encodes: int = 0  # images at once through the autoencoder; 0: all
     float8: bool = False  # frozen linears multiply in 8 bits, of weights that stay as they are
     weights: Literal["fp8"] | None = None  # type in which a frozen denoiser is held; None: what the precision says
     swapped: int = 0  # blocks that wait on the host, as sd-scripts counts them

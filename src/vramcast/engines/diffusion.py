@@ -93,6 +93,8 @@ def _check(job: DiffusionJob) -> None:
         raise InvalidSpec("weights that are stepped within backward leave nothing to accumulate; use --grad-accum 1")
     if setting.trains == "embedding" and plan.peft is not None:
         raise Unsupported("textual inversion trains a word's embedding; leave out --peft")
+    if setting.distils and not isinstance(pipeline.denoisers[0].network, UNet):
+        raise Unsupported("distillation of {} is not modelled; that of UNets is", pipeline.name)
     if setting.trains == "controlnet" and plan.peft is not None:
         raise Unsupported("a ControlNet is trained whole; leave out --peft")
 
@@ -173,7 +175,8 @@ class _Run:
             wide = getattr(component.network, "force_upcast", False)
             asked = self.job.setting.vae_dtype or ("fp32" if wide else "half")
             return self.types.frozen if asked == "half" else asked
-        return self.types.frozen
+        apart = component.role == "denoiser" and self.job.setting.distils == "apart"
+        return "fp32" if apart else self.types.frozen
 
     def learning(self, component: Component) -> bool:
         """Whether a text encoder learns: those of CLIP do, T5 never does."""
@@ -228,7 +231,7 @@ class _Run:
             checkpoint=job.plan.recompute is not Recompute.NONE,
             scores=job.plan.attention is AttentionKernel.EAGER,
             packed=(peft is not None and peft.base != "full") or bool(job.setting.weights),
-            float8=job.setting.float8,
+            float8=job.setting.float8, frozen=FP32 if job.setting.distils == "apart" else 0,
             block_elements={} if unet else blocks,
             elements=total + learned_text, workspaces=job.workspaces,
         )
@@ -258,8 +261,20 @@ class _Run:
             out = self._controlled(tape, step)
         else:
             out = network_of(network).forward(tape, network, self._denoised(step))
+        if job.setting.distils is not None:
+            tape.nodes += self._taught(step)
         tape.backward(tape.cast(out, FP32, "prediction.fp32"))
         del out, pixels
+
+    def _taught(self, step: Step) -> Program:
+        """The teacher's prediction, between the student's forward and backward.
+
+        Source: [examples] consistency_distillation/train_lcm_distill_lora_*.py
+        """
+        setting, written = self.job.setting, network_of(self.network)
+        plain = Tape("teacher", written.source, dequantises=setting.distils == "apart" and not setting.teacher_half)
+        written.forward(plain, self.network, step)
+        return plain.program
 
     def _denoised(self, step: Step) -> Step:
         """What the denoiser reads: with a second image as tokens, twice as many."""
@@ -299,7 +314,8 @@ class _Run:
         size = ITEMSIZES[self.dtype_of(part)]
         nothing = Learning(workspaces=self.job.workspaces)
         tape = Training(part.name, network_of(part.network).source, nothing)
-        pixels = tape.new("pixels", self._pixels(), size)
+        images, *shape = self._pixels()
+        pixels = tape.new("pixels", (min(images, self.job.setting.encodes or images), *shape), size)
         encode(tape, part.network, pixels)
         del pixels
         return tape.program
@@ -387,6 +403,9 @@ class _Run:
                 nodes += self._whole_on_card(component)
             elif self._placed(component) == "on" and (component is self.denoiser or component.role != "denoiser"):
                 nodes += loaded(self.frozen_tensors(component, self.dtype_of(component)))
+        if setting.distils == "apart":
+            formats = Formats(*(2 * (self.types.frozen if setting.teacher_half else "fp32",)))
+            nodes += loaded(list(component_tensors(replace(self.denoiser, name="teacher"), formats)))
         if not self.full and setting.trains != "embedding":  # a table of words is among its encoder's weights
             nodes += weight_program(learned)
         if setting.ema:

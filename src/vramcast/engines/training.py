@@ -165,6 +165,7 @@ DIFFUSION: Final[dict[str, Trainer]] = {
     "sd-scripts": Trainer((0, 6), (0, 10), "sd-scripts", casts_input=False, targets={
         "UNet2DConditionModel": (*_ATTENTION, "net.0.proj", "net.2", "proj_in", "proj_out"),
         "FluxTransformer2DModel": (*JOINT, *FEED_FORWARD, "proj_mlp", "single_transformer_blocks.proj_out"),
+        "Lumina2Transformer2DModel": (*_ATTENTION, "linear_1", "linear_2", "linear_3"),
         "": (*JOINT, *FEED_FORWARD),
     }, text_targets=("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), caches_beside=False),
 }

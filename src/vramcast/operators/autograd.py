@@ -44,6 +44,7 @@ class Learning(NamedTuple):
     checkpoint: bool = False
     scores: bool = False  # attention is written out, its scores materialised [kohya] library/original_unet.py
     float8: bool = False  # frozen products of a multiple of 16 features are made of 8-bit copies [float8]
+    frozen: int = 0  # width of weights that do not learn, where autocast copies each for its product [bytes]
     packed: bool = False  # frozen products unpack their weight, forward and backward
     block_elements: Mapping[str, int] = {}  # weights of one block of a part of the network
     elements: int = 0  # weights of the whole network
@@ -285,9 +286,12 @@ class Training(Tape):
         return self.cast(x, FP32, f"{name}.fp32") if self.learning.autocast else x
 
     def _weight(self, elements: int, *, learns: bool) -> Array | None:
-        """The 16-bit copy of a weight that learns in fp32 under autocast."""
-        if not learns or not self.learning.autocast or self.learning.autocast == self.learning.width:
+        """The 16-bit copy of a weight in fp32 under autocast, which stays to the end of forward if the weight learns."""
+        narrow = self.learning.autocast
+        if not narrow or narrow >= (self.learning.width if learns else self.learning.frozen):
             return None
+        if not learns:
+            return self.new("copy of a frozen weight", (elements,), narrow)
         cast = self.new("cast weight", (elements,), self.learning.autocast)
         self.casts.append(cast)
         return cast
@@ -311,7 +315,9 @@ class Training(Tape):
             y = super().linear(narrow, out_features, name)
             y = self._product(narrow, y, name, in_features * out_features, learns=learns)
         del narrow
-        return self._adapted(x, y, name, (learning.rank,), (out_features,)) if learning.adapts(name) else y
+        if not learning.adapts(name):
+            return y
+        return self._adapted(x, y, name, (*x.shape[:-1], learning.rank), (in_features, out_features))
 
     def _in_8_bits(self, x: Array, out_features: int, name: str) -> Array:
         """x W^T of 8-bit copies that both sides become by way of two fp32 ones [float8].
@@ -331,18 +337,23 @@ class Training(Tape):
         return self.note(name, y, [x], saved=[x],
                          temporaries=[(f"{name} in 8 bits", max(ahead, made + weights + of_weight))])
 
-    def _adapted(self, x: Array, y: Array, name: str, low: Shape, high: Shape) -> Array:
-        """y + scaling * B(A(x))."""
-        learning = self.learning
+    def _adapted(self, x: Array, y: Array, name: str, low: Shape, sizes: tuple[int, int]) -> Array:
+        """y + scaling * B(A(x)).
+
+        Args:
+            low: shape of A(x)
+            sizes: elements of the weight that one output reads, and outputs
+        """
+        learning, (columns, outputs) = self.learning, sizes
         x = self.cast(x, learning.width, f"{name}.adapter input") if learning.casts_input else x
         read = self._narrow(x, f"{name}.adapter")
-        lead, rank = x.shape[:-1], low[0]
+        rank = learning.rank
         if not self.is_backward:
-            self.adapters += [(f"{name}.lora_A", (rank, x.shape[-1])), (f"{name}.lora_B", (high[0], rank))]
-        down = self.new(f"{name}.lora_A", (*lead, rank), read.width)
-        down_ = self._product(read, down, f"{name}.lora_A", x.shape[-1] * rank, learns=True)
-        up = self.new(f"{name}.lora_B", (*lead, *high), read.width)
-        up_ = self._product(down_, up, f"{name}.lora_B", rank * high[0], learns=True)
+            self.adapters += [(f"{name}.lora_A", (rank, columns)), (f"{name}.lora_B", (outputs, rank))]
+        down = self.new(f"{name}.lora_A", low, read.width)
+        down_ = self._product(read, down, f"{name}.lora_A", columns * rank, learns=True)
+        up = self.new(f"{name}.lora_B", y.shape, read.width)
+        up_ = self._product(down_, up, f"{name}.lora_B", rank * outputs, learns=True)
         del read, down, down_, up
         scaled = self.multiply(up_, name=f"{name}.lora scaled")
         del up_
@@ -407,6 +418,7 @@ class Training(Tape):
         self, x: Array, out_channels: int, *, kernel: int | Shape = 3, stride: int | Shape = 1,
         padding: int | Shape = 1, name: str = "convolved",
     ) -> Array:
+        given = x
         x = self._narrow(x, name)
         axes = len(x.shape) - 2
         elements = x.shape[1] * out_channels
@@ -423,10 +435,15 @@ class Training(Tape):
         del forward
         needs = isinstance(x, Tracked) and x.edge is not None
         backward = max(made["data"] * needs, made["filter"] * learns)
-        return self.note(
+        out = self.note(
             name, out, [x], saved=[x, weight], weights=[(name, elements)] if learns else [],
             temporaries=[(f"{name} cuDNN workspace", backward)] if backward else [],
         )
+        if not self.learning.adapts(name):
+            return out
+        del x, weight
+        low = (out.shape[0], self.learning.rank, *out.shape[2:])
+        return self._adapted(given, out, name, low, (elements // out_channels, out_channels))
 
     # backward
 

@@ -103,7 +103,7 @@ def _setting(values: Mapping[str, Any], targets: tuple[str, ...]) -> DiffusionSe
         if name.replace("-", "_") not in known or name == "targets":
             raise UnknownName.of("engine-option", name, [name for name in known if name != "targets"])
     fields = {name.replace("-", "_"): value for name, value in values.items()}
-    for name in ("height", "width", "frames", "tokens", "text_rank", "swapped"):
+    for name in ("height", "width", "frames", "tokens", "text_rank", "swapped", "encodes"):
         if name in fields:
-            require_count(name, fields[name], least=int(name != "swapped"))
+            require_count(name, fields[name], least=int(name not in ("swapped", "encodes")))
     return converted(DiffusionSetting, {**fields, "targets": targets})

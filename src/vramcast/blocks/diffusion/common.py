@@ -245,6 +245,7 @@ MODULES: Final[dict[str, str]] = {
     "PixArtTransformer2DModel": "single",
     "OmniGenTransformer2DModel": "single",
     "ZImageTransformer2DModel": "single",
+    "Lumina2Transformer2DModel": "lumina",
     "AutoencoderKL": "autoencoder_kl",
     "AutoencoderKLCogVideoX": "autoencoder_cogvideox",
     "AutoencoderKLHunyuanVideo": "autoencoder_hunyuan_video",
@@ -295,6 +296,9 @@ PATHS: Final[dict[str, dict[str, str]]] = {
     "UNet2DConditionModel": {
         **_under("", "transformer_blocks.attn", _ATTENTION), "ff.projection": "transformer_blocks.ff.net.0.proj",
         "ff.down": "transformer_blocks.ff.net.2", "proj_in": "attentions.proj_in", "proj_out": "attentions.proj_out",
+        "conv1": "resnets.conv1", "conv2": "resnets.conv2", "shortcut": "resnets.conv_shortcut",
+        "time_emb_proj": "resnets.time_emb_proj", "downsampled": "downsamplers.0.conv",
+        "upsampled.conv": "upsamplers.0.conv",
     },
     "FluxTransformer2DModel": {
         **_STREAMS, **_SINGLE, "x_embedder": "x_embedder", "context_embedder": "context_embedder",
@@ -329,6 +333,11 @@ PATHS: Final[dict[str, dict[str, str]]] = {
         **_under("attention.", "layers.attention", {name: _ATTENTION[name] for name in "qkv"}),
         "out": "layers.attention.to_out.0", "ff.gate": "layers.feed_forward.w1", "ff.up": "layers.feed_forward.w3",
         "ff.down": "layers.feed_forward.w2",
+    },
+    "Lumina2Transformer2DModel": {
+        **_under("attention.", "layers.attn", {name: _ATTENTION[name] for name in "qkv"}), "out": "layers.attn.to_out.0",
+        "ff.gate": "layers.feed_forward.linear_1", "ff.up": "layers.feed_forward.linear_3",
+        "ff.down": "layers.feed_forward.linear_2",
     },
     "CLIPTextModel": {
         **_under("attention.", "self_attn", {name: f"{name}_proj" for name in "qkv"}), "out": "self_attn.out_proj",

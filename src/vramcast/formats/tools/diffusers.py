@@ -37,6 +37,8 @@ class Script(NamedTuple):
     reloads: bool = True  # encoders come back for validation
     trains: str = "denoiser"
     targets: tuple[str, ...] = ()  # where they are not the engine's
+    distils: str = ""  # what: "itself" without adapters, or another network "apart"
+    encodes: int = 0  # images at once through the autoencoder
     control: bool = False  # an image of conditions beside the channels of the latent
 
 
@@ -49,6 +51,10 @@ _FLUX2_TARGETS: Final = (
 )
 _FLUX2_LORA: Final = Script(
     "Flux2Transformer2DModel", tokens=512, text="always", reloads=False, targets=_FLUX2_TARGETS)
+_LCM_LORA: Final = Script(_UNET, batch=16, rank=64, text="never", encodes=8, targets=(
+    "to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2", "conv1", "conv2",
+    "conv_shortcut", "downsamplers.0.conv", "upsamplers.0.conv", "time_emb_proj",
+))
 
 SCRIPTS: Final[dict[str, Script]] = {
     "train_text_to_image": Script(_UNET, adapters=False, batch=16, text="never"),
@@ -77,6 +83,10 @@ SCRIPTS: Final[dict[str, Script]] = {
         targets=("x_embedder", *JOINT, *FEED_FORWARD)),
     "train_dreambooth_lora_qwen_image": Script("QwenImageTransformer2DModel", tokens=512, text="always"),
     "train_dreambooth_lora_z_image": Script("ZImageTransformer2DModel", tokens=512, text="always", reloads=False),
+    "train_dreambooth_lora_lumina2": Script("Lumina2Transformer2DModel", vae="fp32", tokens=256),
+    "train_lcm_distill_lora_sd_wds": _LCM_LORA._replace(distils="apart", encodes=32),
+    "train_lcm_distill_lora_sdxl": _LCM_LORA._replace(resolution=1024, vae="given", distils="itself"),
+    "train_lcm_distill_lora_sdxl_wds": _LCM_LORA._replace(resolution=1024, vae="given", distils="apart"),
     "train_cogvideox_lora": Script(
         "CogVideoXTransformer3DModel", rank=128, resolution=0, cached=True, text="never", tokens=226),
     "train_cogvideox_image_to_video_lora": Script(
@@ -140,7 +150,7 @@ def processes(launch: Launch, command: Any) -> tuple[Reading, str | None]:
 
 def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[str, Any], list[str]]:
     options: dict[str, Any] = {}
-    if model := values.text("pretrained_model_name_or_path"):
+    if model := values.text("pretrained_teacher_model" if row.distils else "pretrained_model_name_or_path"):
         options["model"] = model
     precision = values.one_of("mixed_precision", PRECISIONS, option="precision")
     options["precision"] = precision or PRECISIONS.get(launched or "no", "fp32")
@@ -150,8 +160,11 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
         options["recompute"] = "full"
     options["optimizer"] = _optimizer(values)
     if row.adapters:
-        options |= {"peft": "lora", "lora-rank": values.count("rank") or row.rank}
-        layers = values.text("lora_layers")
+        prefix = "lora_" if row.distils else ""
+        options |= {"peft": "lora", "lora-rank": values.count(f"{prefix}rank") or row.rank}
+        layers = values.text("lora_target_modules" if row.distils else "lora_layers")
+        if row.distils and values.number("lora_dropout"):
+            values.cannot("lora_dropout", "of adapters of convolutions is not modelled")
         if layers or row.targets:
             options["lora-targets"] = tuple(map(str.strip, layers.split(","))) if layers else row.targets
     pairs = _sizes(values, row) + _placed(values, row)
@@ -159,6 +172,9 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
         pairs.append(f"trains={row.trains}")
     if row.control or values.text("cond_image_column"):
         pairs.append(f"condition={'channels' if row.control else 'tokens'}")
+    if row.distils:
+        pairs += [f"distils={row.distils}", f"encodes={values.count('vae_encode_batch_size') or row.encodes}"]
+        pairs += ["teacher_half=true"] if row.distils == "apart" and values.flag("cast_teacher_unet") else []
     pairs += [f"{ours}=true" for name, ours in FLAGS.items() if values.flag(name)]
     return options, pairs
 

@@ -43,6 +43,7 @@ class Script(NamedTuple):
 _SD: Final = "stable-diffusion-1.5"
 _XL: Final = "stable-diffusion-xl-base"
 _FLUX: Final = "flux.1-dev"
+_LUMINA: Final = "lumina-image-2.0"
 _SD3: Final = "stable-diffusion-3.5-medium"
 
 SCRIPTS: Final[dict[str, Script]] = {
@@ -54,6 +55,8 @@ SCRIPTS: Final[dict[str, Script]] = {
     "fine_tune": Script(_SD),
     "sdxl_train": Script(_XL),
     "flux_train": Script(_FLUX, text_learns="never", tokens=512, narrow=True),
+    "lumina_train_network": Script(_LUMINA, adapters=True, text_learns="unless", tokens=256),
+    "lumina_train": Script(_LUMINA, text_learns="never", tokens=256, narrow=True),
     "sd3_train": Script(_SD3, tokens=333, narrow=True),
     "train_textual_inversion": Script(_SD, text_learns="never", trains="embedding"),
     "sdxl_train_textual_inversion": Script(_XL, text_learns="never", trains="embedding"),
@@ -70,7 +73,7 @@ ELSEWHERE_SIZES: Final = "leaves the size of images to {}, which is not given"
 ELSEWHERE_BATCH: Final = "leaves the batch to {}, which is not given"
 """[kohya] library/config_util.py `BaseDatasetParams`: a batch of 1; a resolution has no default."""
 
-NETWORKS: Final = ("networks.lora", "networks.lora_flux", "networks.lora_sd3")
+NETWORKS: Final = ("networks.lora", "networks.lora_flux", "networks.lora_sd3", "networks.lora_lumina")
 
 OPTIMIZERS: Final = {
     "adamw": "adamw", "adamw8bit": "adamw-8bit", "pagedadamw8bit": "paged-adamw-8bit", "pagedadamw": "paged-adamw",
@@ -198,7 +201,9 @@ def _placed(values: Watched, row: Script) -> list[str]:
         "unless": not alone and not cached, "asked": bool(values.flag("train_text_encoder")), "never": False,
         "dreambooth": not (isinstance(stops, (int, float)) and stops < 0),
     }[row.text_learns]
-    if learns:
+    if learns and row.model == _LUMINA:
+        values.cannot("network_train_unet_only", "is not given: adapters of Gemma are not modelled")
+    elif learns:
         pairs.append("text_learns=true")
     if values.get("sample_prompts") is not None:
         pairs.append("validation=true")

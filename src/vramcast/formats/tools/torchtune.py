@@ -76,6 +76,11 @@ OPTIMIZERS: Final = {
 MODELS: Final[dict[str, str]] = networks_of("torchtune")["models"]
 """Builder -> our name."""
 
+SIZES: Final = ("vocab_size", "num_layers", "num_heads", "num_kv_heads", "embed_dim", "intermediate_dim",
+                "attn_dropout")
+SPELT: Final = {("torchtune.models.llama2.llama2", 32000, 22, 32, 4, 2048, None, 0.0): "tinyllama-1.1b"}
+"""Builder of any size and what it is told -> our name."""
+
 BUILDER: Final = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+?)(?:_base|_instruct)?")
 
 ATTENTION: Final = {"q_proj": "attention.q", "k_proj": "attention.k", "v_proj": "attention.v",
@@ -169,7 +174,14 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
     if options.get("objective") in GENERATES:
         values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
     values.ignore(*(tuple(values) if "loss" in values.refused else SETTLED))
-    return options, values, _notes(options)
+    return options, values, (*_notes(options), *((TEACHER_ADAPTERS,) if _is_adapted(values.get("teacher_model")) else ()))
+
+
+TEACHER_ADAPTERS: Final = "adapters of the teacher, of which nothing learns, are not counted"
+
+
+def _is_adapted(network: Any) -> bool:
+    return isinstance(network, Mapping) and ".lora_" in str(network.get("_component_"))
 
 
 GENERATES: Final = ("ppo", "grpo")
@@ -248,14 +260,15 @@ def _teacher(values: Watched) -> dict[str, Any]:
         return {}
     given = values.section("teacher_model", Known("torchtune", "model"))
     match = BUILDER.fullmatch(given.text("_component_") or "")
-    if match is None or match[2] or match[3] not in MODELS:
-        given.refuse("_component_", "a builder of a whole model known here; give --teacher for the network",
+    if match is None or match[2] == "qlora_" or match[3] not in MODELS:
+        given.refuse("_component_", "a builder of an unpacked model known here; give --teacher for the network",
                      option="teacher")
         return {}
     loss = values.section("kd_loss", Known("torchtune", "loss"))
     if (kind := (loss.text("_component_") or "").rpartition(".")[2]) != DIVERGENCE:
         loss.cannot("_component_", "{} is not modelled; {} is", kind, DIVERGENCE)
     values.get("kd_ratio"), values.get("teacher_checkpointer")
+    given.ignore(*(key for key in given if match[2] and key.startswith(("lora_", "apply_lora_"))))
     return {"objective": "gkd", "teacher": MODELS[match[3]]}
 
 
@@ -290,6 +303,9 @@ def _model(values: Watched, *, beside: bool, precision: str) -> dict[str, Any]:
         rank = given.count("lora_rank")
         return {} if rank is None else {"lora-rank": rank}
     match = BUILDER.fullmatch(component or "")
+    if spelt := SPELT.get((component, *(given.get(size) for size in SIZES))):
+        given.ignore("max_seq_len", "norm_eps")
+        return {"model": spelt}
     if match is None or match[3] not in MODELS:
         given.refuse("_component_", "a builder of a model known here; give --model for the network", option="model")
         return {}
