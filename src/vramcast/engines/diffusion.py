@@ -115,7 +115,9 @@ class _Run:
                                   self.pipeline.name)
             channels = self.network.in_channels
             self.network = replace(self.network, in_channels=2 * channels, out_channels=channels)
-            self.denoiser = replace(self.denoiser, network=self.network)
+            before, self.denoiser = self.denoiser, replace(self.denoiser, network=self.network)
+            parts = tuple(self.denoiser if part is before else part for part in self.pipeline.components)
+            self.pipeline = replace(self.pipeline, components=parts)
         self.trainer = DIFFUSION[job.engine]
         self.rule = optimizer(job.plan.optimizer)
         self.full = job.plan.peft is None and job.setting.trains == "denoiser"

@@ -10,8 +10,8 @@ summed in place. [checkpoint] torch/utils/checkpoint.py: a block's inputs are ke
 backward. [autocast] pytorch aten/src/ATen/autocast_mode.h: products in 16 bits, norms in fp32; casts of weights that
 learn are kept until the forward ends. [flash] [efficient]: operators/attention.py
 [float8] pytorch/ao v0.18 torchao/float8/float8_linear.py `matmul_with_hp_or_float8_args`, float8_scaling_utils.py
-`hp_tensor_to_float8_dynamic`: both sides become fp32, then 8 bits; the input is kept, and a gradient of the weight made,
-whether it learns or not.
+`hp_tensor_to_float8_dynamic`: both sides become fp32, then 8 bits; the input is kept, and a gradient of the weight
+made, whether it learns or not.
 [peft] huggingface/peft tuners/lora/layer.py `Linear.forward`: the input is cast to the adapter's type, unasked.
 """
 
@@ -286,7 +286,7 @@ class Training(Tape):
         return self.cast(x, FP32, f"{name}.fp32") if self.learning.autocast else x
 
     def _weight(self, elements: int, *, learns: bool) -> Array | None:
-        """The 16-bit copy of a weight in fp32 under autocast, which stays to the end of forward if the weight learns."""
+        """The 16-bit copy of a weight in fp32 under autocast; of one that learns it stays to the end of forward."""
         narrow = self.learning.autocast
         if not narrow or narrow >= (self.learning.width if learns else self.learning.frozen):
             return None

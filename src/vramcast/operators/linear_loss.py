@@ -300,7 +300,8 @@ def _linear_torchtune(graph: Graph, x: Value, spec: LinearLoss) -> Value:
         temporaries=[graph.tensor("logits_chunk", chunk.num_bytes),
                      graph.tensor("logits_chunk.fp32", max(wide, rounding - chunk.num_bytes))],
         backward_temporaries=[
-            graph.tensor("logits_chunk.gradients", max(beside, unrounding - weight)), graph.tensor("loss.hidden_gradient_chunk", x.num_bytes)
+            graph.tensor("logits_chunk.gradients", max(beside, unrounding - weight)),
+            graph.tensor("loss.hidden_gradient_chunk", x.num_bytes),
         ],
         weight_gradients=gradients,
     )

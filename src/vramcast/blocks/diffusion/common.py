@@ -335,9 +335,9 @@ PATHS: Final[dict[str, dict[str, str]]] = {
         "ff.down": "layers.feed_forward.w2",
     },
     "Lumina2Transformer2DModel": {
-        **_under("attention.", "layers.attn", {name: _ATTENTION[name] for name in "qkv"}), "out": "layers.attn.to_out.0",
-        "ff.gate": "layers.feed_forward.linear_1", "ff.up": "layers.feed_forward.linear_3",
-        "ff.down": "layers.feed_forward.linear_2",
+        **_under("attention.", "layers.attn", {name: _ATTENTION[name] for name in "qkv"}),
+        "out": "layers.attn.to_out.0", "ff.gate": "layers.feed_forward.linear_1",
+        "ff.up": "layers.feed_forward.linear_3", "ff.down": "layers.feed_forward.linear_2",
     },
     "CLIPTextModel": {
         **_under("attention.", "self_attn", {name: f"{name}_proj" for name in "qkv"}), "out": "self_attn.out_proj",

@@ -180,7 +180,8 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
 
 
 FLAGS: Final = {
-    "with_prior_preservation": "prior", "use_ema": "ema", "train_text_encoder_ti": "text_words", "do_fp8_training": "float8",
+    "with_prior_preservation": "prior", "use_ema": "ema", "train_text_encoder_ti": "text_words",
+    "do_fp8_training": "float8",
 }
 
 

@@ -174,7 +174,8 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
     if options.get("objective") in GENERATES:
         values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
     values.ignore(*(tuple(values) if "loss" in values.refused else SETTLED))
-    return options, values, (*_notes(options), *((TEACHER_ADAPTERS,) if _is_adapted(values.get("teacher_model")) else ()))
+    adapted = (TEACHER_ADAPTERS,) if _is_adapted(values.get("teacher_model")) else ()
+    return options, values, (*_notes(options), *adapted)
 
 
 TEACHER_ADAPTERS: Final = "adapters of the teacher, of which nothing learns, are not counted"
