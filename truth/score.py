@@ -105,11 +105,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def score_file(path: Path, *, only: list[str] | None = None) -> Iterator[Scored]:
-    """Every row of one file (or of some of its groups) at every level it measures."""
+def score_file(path: Path, *, only: list[str] | None = None, every: int = 1) -> Iterator[Scored]:
+    """Every row of one file (or of some of its groups, or each n-th line) at every level it measures."""
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
+            if not line.strip() or number % every:
                 continue
             row = _parsed(line, path, number)
             if only is None or group_of(row, path.name) in only:

@@ -16,12 +16,13 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from hashlib import blake2b
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from unittest.mock import patch
 
 import time_machine
@@ -78,9 +79,9 @@ def _message(row: int) -> str:
     return str(json.loads(lines[row])["message"])
 
 
-def answers(known: Hashes) -> Iterator[tuple[str, str]]:
-    """Each command again, with the hash of what it comes to."""
-    for command in known:
+def answers(known: Hashes, *, every: int = 1) -> Iterator[tuple[str, str]]:
+    """Each n-th command again, with the hash of what it comes to."""
+    for command in islice(known, 0, None, every):
         code, out, err, files = outcome(command)
         whole = blake2b(digest_size=8)
         for part in (str(code), out, err, *(text for name, data in files.items() for text in (name, data.hex()))):
@@ -88,17 +89,24 @@ def answers(known: Hashes) -> Iterator[tuple[str, str]]:
         yield command, whole.hexdigest()
 
 
-def rows(_: Hashes) -> Iterator[tuple[str, str]]:
-    """Each measured row, with the hash of its predictions and refusals."""
+def rows(_: Hashes, *, every: int = 1) -> Iterator[tuple[str, str]]:
+    """Each measured row, or that of each n-th line of a file, with the hash of its predictions and refusals."""
     for path in score.PUBLISHED_FILES:
         found: dict[int, list[str]] = {}
-        for item in score.score_file(path):
+        for item in score.score_file(path, every=every):
             found.setdefault(item.row, []).append(json.dumps(score.row_document(item), sort_keys=True))
         for row, texts in found.items():
             yield f"{path.name} {row}", blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
 
 
-PARTS: Final[dict[str, Callable[[Hashes], Iterator[tuple[str, str]]]]] = {
+class Part(Protocol):
+    """Asks again what a gold file holds."""
+
+    def __call__(self, known: Hashes, *, every: int) -> Iterator[tuple[str, str]]:
+        """Each n-th of it, with its hash."""
+
+
+PARTS: Final[dict[str, Part]] = {
     "questions": answers, "files": answers, "texts": answers, "replays": answers, "traces": answers, "rows": rows,
 }
 
@@ -119,20 +127,20 @@ def read(part: str) -> dict[str, str]:
 
 
 def held(part: str, *, write: bool, every: int = 1) -> int:
-    """How many differ; with `write`, what was found is taken. Of commands each N-th is asked; the others stay."""
-    whole, found = read(part), {}
-    known = dict(list(whole.items())[::every]) if PARTS[part] is answers else whole
-    for asked, value in PARTS[part](known):
+    """How many differ; with `write`, what was found is taken. Each N-th is asked; the others stay."""
+    known, found = read(part), {}
+    for asked, value in PARTS[part](known, every=every):
         found[asked] = value
         if known.get(asked, NEW) != value:
             print(f"{part}: {'new' if known.get(asked, NEW) == NEW else 'changed'}: {asked}", flush=True)
-    for asked in known.keys() - found.keys():
+    gone = known.keys() - found.keys() if every == 1 else set()
+    for asked in gone:
         print(f"{part}: gone: {asked}")
-    differing = sum(known.get(asked) != found.get(asked) for asked in known | found)
+    differing = len(gone) + sum(known.get(asked) != value for asked, value in found.items())
     print(f"{part}: {differing} of {len(found)} differ")
     if write:
-        others = whole if known is not whole else {}
-        text = "".join(f"{value} {asked}\n" for asked, value in (others | found).items())
+        kept = found if every == 1 else known | found
+        text = "".join(f"{value} {asked}\n" for asked, value in kept.items())
         (HERE / f"{part}.gold").write_text(text, encoding="utf-8")
     return differing
 
@@ -142,7 +150,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.gold", description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; by default all that can run")
     parser.add_argument("--write", action="store_true", help="take what was found as right")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask only each N-th command")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask only each N-th")
     parser.add_argument("--show", metavar="COMMAND", help="print what this command comes to")
     asked = parser.parse_args()
     if unknown := set(asked.parts) - PARTS.keys():
