@@ -331,11 +331,20 @@ def test_prefix_caching_came_to_recurrent_networks_late() -> None:
     ((0, 19), "b200", "llama-3.1-8b", "FLASH_ATTN", 0),
     ((0, 19), "b200", "deepseek-v3", None, 128),
     ((0, 19), "rtx-5090", "llama-3.1-8b", None, 0),
+    ((0, 19), "t4", "llama-3.1-8b", None, 394),  # FlashAttention wants Ampere
+    ((0, 11, 0), "t4", "llama-3.1-8b", None, 0),
+    ((0, 19), "b200", "phi-3-mini-4k", None, 0),  # heads of 96
+    ((0, 19), "b200", "falcon-mamba-7b", None, 0),
 ])
 def test_flashinfer_brings_a_workspace(version: tuple[int, ...], gpu: str, model: str, asked: str, mib: int) -> None:
     options = {} if asked is None else {"attention-backend": asked}
     tensor = attention_workspace(settings(version, gpu, model=model, options=options))
     assert (0 if tensor is None else tensor.num_bytes) == mib * MIB
+
+
+@pytest.mark.parametrize(("gpu", "kernels"), [("l40s", "FLASHINFER"), ("h100-sxm-80gb", "FLASH_ATTN")])
+def test_a_cache_in_fp8_is_read_by_flash_attention_on_hopper_alone(gpu: str, kernels: str) -> None:
+    assert settings((0, 19), gpu, kv_dtype="fp8").attention == kernels
 
 
 @pytest.mark.parametrize(("version", "gpu", "asked", "said"), [

@@ -132,7 +132,7 @@ class Options(Noun, frozen=True):
     overlap_moe_comm: bool = False
     binary_head: bool = True  # BERT's sentence-order head
     defer_embedding_wgrad: Count = 0  # micro-batches whose embedding weight gradient is deferred
-    mtp_layers: Count = 0  # modules that predict further tokens: mtp-num-layers
+    mtp_layers: Annotated[int, Meta(ge=0, le=64)] = 0  # modules that predict further tokens: mtp-num-layers
     cp_a2a: bool = False
     param_layout: bool = True  # whole matrices of Muon lie in buffers; else ranks send each other lists of tensors
     adapters: Literal["megatron-bridge", "mcore-bridge"] = "megatron-bridge"  # whose LoRA stands beside frozen linears

@@ -226,7 +226,7 @@ def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
         found.append(Note("{:,} tokens a step, vLLM's default", tokens))
     if plan.memory_fraction is None and plan.cache_bytes is None:
         found.append(Note("gpu-memory-utilization {:g}, vLLM's default", settings.memory_fraction))
-    if settings.attention != attention_backend(job.model, job.cluster.gpu, None):
+    if settings.attention != attention_backend(job, None):
         found.append(Note("attention by {}: the time is that of vLLM's own choice", settings.attention))
     return tuple(found)
 

@@ -24,7 +24,7 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import Attention, LinearAttention, Mamba, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import last_patch
-from vramcast.engines.serving.rank import WIDTHS, dtype_of
+from vramcast.engines.serving.rank import WIDTHS, dtype_of, kv_dtype_of
 from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, generates, sees, typed_options
 from vramcast.engines.serving.weights import MARLIN, Packing
 from vramcast.errors import InvalidSpec
@@ -102,6 +102,12 @@ V1_SINCE: Final[Version] = (0, 8)
 
 V1_ALONE_SINCE: Final[Version] = (0, 11)
 """From then on there is no other."""
+
+FLASHINFER_HEADS: Final = (64, 128, 256)
+"""Widths of heads that FlashInfer's kernels are compiled for [attention]."""
+
+PRIORITIES_SINCE: Final[Version] = (0, 11, 1)
+"""Kernels are asked in order whether they fit [attention]; before, FlashAttention's or none of FlashInfer's."""
 
 V0_ONLY: Final = frozenset({"mllama"})
 """Families that only the V0 engine has, `SupportsV0Only` [vllm/model_executor/models/mllama.py]."""
@@ -225,20 +231,22 @@ def settings_of(job: ServeJob) -> Settings:
         blas_workspace=workspace_bytes(
             job.cluster.gpu.compute_capability, torch=next(torch for since, torch in TORCH_SINCE if version >= since)
         ),
-        attention=attention_backend(job.model, job.cluster.gpu, backend),
+        attention=attention_backend(job, backend),
         options=options,
     )
 
 
-def attention_backend(model: Model, gpu: Gpu, asked: str | None) -> str:
+def attention_backend(job: ServeJob, asked: str | None) -> str:
     """The kernels of attention [attention].
 
     Raises: InvalidSpec for kernels of other networks or cards
     """
+    model, gpu = job.model, job.cluster.gpu
     latent = any(isinstance(run.layer.mixer, MultiLatentAttention) for run in model.main.runs)
+    if asked is None and latent:
+        return "FLASHINFER_MLA" if gpu.sm in BLACKWELL else "FLASH_ATTN_MLA"
     if asked is None:
-        flashinfer = "FLASHINFER_MLA" if latent else "FLASHINFER"
-        return flashinfer if gpu.sm in BLACKWELL else "FLASH_ATTN_MLA" if latent else "FLASH_ATTN"
+        return "FLASHINFER" if _takes_flashinfer(job) else "FLASH_ATTN"
     least = ATTENTION_BACKENDS[asked]
     if latent and asked not in LATENT_BACKENDS:
         raise InvalidSpec("attention-backend {}: {} attends by latents, which it does not read", asked, model.name)
@@ -247,6 +255,18 @@ def attention_backend(model: Model, gpu: Gpu, asked: str | None) -> str:
     if gpu.vendor != "NVIDIA" or (gpu.sm or least) < least:
         raise InvalidSpec("attention-backend {}: {} does not run it", asked, gpu.name)
     return asked
+
+
+def _takes_flashinfer(job: ServeJob) -> bool:
+    """Whether FlashInfer's kernels are the first that fit card, heads and cache: but on data-centre Blackwell they are
+    second to FlashAttention's, which want Ampere and read caches in FP8 on Hopper alone [attention]."""
+    sm, mixers = job.cluster.gpu.sm, [run.layer.mixer for run in job.model.main.runs]
+    heads = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+    if not sm or not heads or not generates(job.model) or any(one.head_dim not in FLASHINFER_HEADS for one in heads):
+        return False
+    unfit = sm < ATTENTION_BACKENDS["FLASH_ATTN"] or (kv_dtype_of(job).startswith("fp8") and sm != HOPPER)
+    second = unfit and sm >= ATTENTION_BACKENDS["FLASHINFER"] and not any(one.sinks for one in heads)
+    return sm in BLACKWELL or (second and last_patch(job.version) >= PRIORITIES_SINCE)
 
 
 def _batch(job: ServeJob, options: Options, *, v1: bool) -> tuple[int, int]:
