@@ -30,11 +30,11 @@ def asked(line: str) -> Given:
 
 
 def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
-    for name in ("Modelfile", "mine.txt"):
-        merged, given = with_configs(
-            {"gpus": "l4"}, Configs((written(tmp_path, name, MODELFILE),)), command="serve")
+    for name, layers in (("Modelfile", 20), ("mine.txt", 20), ("mine.txt", 99)):  # 99 are all, and --fit moves none
+        text = MODELFILE.replace("num_gpu 20", f"num_gpu {layers}")
+        merged, given = with_configs({"gpus": "l4"}, Configs((written(tmp_path, name, text),)), command="serve")
         assert {option: value for option, value in merged.items() if option != "gpus"} == STARTED | {
-            "model": "llama-3.1-8b", "weights": "q4_k_m", "context": 16384, "gpu-layers": 20}
+            "model": "llama-3.1-8b", "weights": "q4_k_m", "context": 16384, "gpu-layers": layers}
         assert any("taken for llama-3.1-8b" in line for line in given.assumptions)
 
 
@@ -104,6 +104,8 @@ def test_a_compose_service_of_ollama_is_read(command: str, model: dict[str, Any]
     ("docker run -d --gpus=all -v ollama:/root/.ollama ollama/ollama", "ollama serve: loads what it is asked for"),
     ("ollama run llama3.2:3b --num_ctx 4096", "--num_ctx: is no flag of ollama run"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run qwen3:8b --draft qwen3:0.6b", "draft"),
+    ("docker run -e OLLAMA_CONTEXT_LENGTH=4096 ollama/ollama:0.6.8; docker exec ollama ollama run qwen3:8b",
+     "ollama/ollama:0.6.8: does not say which llama.cpp is in it"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys", "from: says no size"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys:8b", "from: says no network"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run hf.co/unsloth/gpt-oss-20b-GGUF:F16", "stores its layers in several ways"),

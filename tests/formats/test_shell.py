@@ -56,6 +56,14 @@ def test_branches_are_taken_as_the_script_decides_them(script: str, words: str) 
     assert " ".join(commands[-1]) == words
 
 
+@pytest.mark.parametrize(("script", "loose"), [
+    ("run --x 1 \\\n # --y 2 \\\n --z 3", ("--z",)), ("run --x 1 \n--y 2", ("--y",)), ("--x 1\n--y 2", ()),
+    ("run --x 1 \\\n --y 2", ()),
+])
+def test_arguments_that_a_shell_would_not_pass_are_told_apart(script: str, loose: tuple[str, ...]) -> None:
+    assert read_script(script, "x.sh").loose == loose
+
+
 @pytest.mark.parametrize("script", ["run 'open", 'run "open', "run ${open", "A=(\n'"])
 def test_quotes_that_do_not_end_are_refused(script: str) -> None:
     with pytest.raises(SourceError, match="quot"):

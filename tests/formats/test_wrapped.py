@@ -189,6 +189,8 @@ CASES = [
     ("k.yaml", KSERVE, "aws:g5.8xlarge", "vllm", {"model": "Qwen/Qwen3-8B", "context": 4096}),
     ("l.yaml", LLM_SERVICE, None, "vllm", {"model": "Qwen/Qwen3-8B", "tp": 2, "context": 4096}),
     ("compose.yaml", COMPOSE, None, "vllm@0.8.5", {"model": "Qwen/Qwen3-8B", "context": 4096}),
+    ("ids.yaml", COMPOSE.replace("count: 1", "device_ids: ['0,1']").replace("4096", "4096 --tensor-parallel-size 2"),
+     None, "vllm@0.8.5", {"tp": 2}),
     ("part.yaml", COMPOSE.partition("start]")[2].partition("\n")[2], None, "vllm@0.8.5", {"context": 4096}),
     ("one.yaml", "image: vllm/vllm-openai:v0.8.5\ncommand: --model Qwen/Qwen3-8B\n", None, "vllm@0.8.5", {"tp": 1}),
     ("full.sh", "docker run --gpus all ghcr.io/ggml-org/llama.cpp:full-cuda-b7000 --server -c 4096 "

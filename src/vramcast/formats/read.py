@@ -17,8 +17,8 @@ from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 from vramcast.formats.reading import (
     NO_GPU,
     OF_AMD,
+    SAID,
     SHOWN,
-    TIME_ALONE,
     Config,
     Reading,
     Unread,
@@ -363,7 +363,7 @@ def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given
     if elsewhere := [Note("{}: {}", file, sentence([one])) for file, one in open_ if one.why == NO_GPU]:
         raise Unsupported(joined("; ", elsewhere))
     if not ignore_unread and (refused := {file: matters for file, found in by_file.items()
-                                          if (matters := [one for one in found if one.why != TIME_ALONE])}):
+                                          if (matters := [one for one in found if one.why not in SAID])}):
         shown = {file: found[:SHOWN] for file, found in refused.items()}
         more = sum(map(len, refused.values())) - sum(map(len, shown.values()))
         reasons = [Note("{}: {}", file, sentence(found)) for file, found in shown.items()]

@@ -37,6 +37,8 @@ NO_GPU: Final = "runs on no GPU of NVIDIA or AMD; vramcast answers for those"
 """Why there is no answer, whatever else is left out."""
 
 TIME_ALONE: Final = "changes the time alone, which is that of a run without it"
+LOOSE: Final = "begins a line that no backslash joins to the command; answered as if one did"
+SAID: Final = (TIME_ALONE, LOOSE)
 """Why something is said and not refused."""
 
 
@@ -264,6 +266,7 @@ def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Comma
     scored = [found for found in script.commands if score(found) > 0]
     if scored:
         best = max(scored, key=score)
+        unread += [Unread(shown(one).strip("'"), LOOSE) for one in script.loose if one in best]
         if others := len({found for found in scored if found != best}):
             looped = " ".join(f"--env {name}={items[0]}" for name, items in script.loops.items())
             why = (

@@ -69,6 +69,7 @@ class Script(NamedTuple):
     ends: str = ""  # the command that ends it before its end
     containers: tuple[Container, ...] = ()  # that it starts
     jobs: tuple[tuple[str, ...], ...] = ()  # that it hands to PAI-DLC
+    loose: tuple[str, ...] = ()  # arguments that begin a line of their own
 
 
 def read_script(text: str, name: str, given: Invocation = NOTHING_GIVEN) -> Script:
@@ -108,6 +109,7 @@ class Interpreter(Expander):
         self.skipped: list[str] = []
         self.containers: list[Container] = []
         self.jobs: list[tuple[str, ...]] = []
+        self.loose: list[str] = []
         self.depth = 0
         self.branches: list[Branch] = []
         self.asking = False  # between `if` and `then`
@@ -479,6 +481,8 @@ class Interpreter(Expander):
     def _keep(self, words: list[str]) -> None:
         """A line that begins with an argument goes on with the command before it."""
         if words[0].startswith("--") and self.commands:
+            if not self.commands[-1][0].startswith("-"):  # a file of arguments alone has no command
+                self.loose.append(words[0])
             self.commands[-1] += words
         elif words[0] not in WRITES:
             self.commands.append(words)
@@ -563,7 +567,7 @@ class Interpreter(Expander):
         undecided = self.undecided | {f"${{{name}}}": why for name, why in self.open.items()}
         return Script(
             tuple(map(tuple, self.commands)), unused, tuple(notes), values, undecided, self.files,
-            tuple(self.sources), self.loops, self.ends, tuple(self.containers), tuple(self.jobs),
+            tuple(self.sources), self.loops, self.ends, tuple(self.containers), tuple(self.jobs), tuple(self.loose),
         )
 
 

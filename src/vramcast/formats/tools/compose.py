@@ -41,5 +41,6 @@ def _cards(service: Mapping[str, Any]) -> tuple[int | None, bool]:
     for device in devices if isinstance(devices, list) else ():
         one = table(device)
         ids = one.get("device_ids")
-        return (len(ids) if isinstance(ids, list) and ids else whole(one.get("count"))), True
+        named = ",".join(map(str, ids)).split(",") if isinstance(ids, list) and ids else []  # one text may hold several
+        return len(named) or whole(one.get("count")), True
     return None, service.get("runtime") == "nvidia"

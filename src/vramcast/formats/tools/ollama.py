@@ -18,9 +18,9 @@ from typing import Any, Final
 from vramcast.catalogue.formats import networks_of
 from vramcast.catalogue.models import load_model
 from vramcast.engines.serving.requests import sees
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 from vramcast.formats.reading import Config, Reading, Unread, command_of, plain
-from vramcast.formats.tools.llamacpp import ALL_LAYERS, network_of
+from vramcast.formats.tools.llamacpp import network_of
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.by_name import by_name
 from vramcast.sources.logs import options as logged
@@ -47,6 +47,7 @@ VALUED: Final = ("keepalive", "format", "dimensions", "width", "height", "steps"
 """Flags whose value may be the next word [flags]."""
 
 LINES: Final = re.compile(r"^[ \t]*(FROM|PARAMETER|ADAPTER|DRAFT)[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE)
+RELEASED: Final = re.compile(r"\bollama/ollama:v?\d[\w.-]*")
 QUOTED: Final = re.compile(r'"""(?:[^"]|"(?!""))*"""')
 
 ENGINE: Final = "llama.cpp@10488"
@@ -84,6 +85,9 @@ def read(config: Config) -> Reading:
     elif "context" not in options and not any(one.name == "from" for one in unread):
         why = "is 4096, 32768 or 262144 by the memory of all cards, up to the network's own; give --context"
         unread.append(Unread("num_ctx", why, "context"))
+    if (image := RELEASED.search(config.text)) is not None:
+        why = Note("does not say which {} is in it; give --engine {}@VERSION", "llama.cpp", "llama.cpp")
+        unread.append(Unread(image[0][:60], why, "engine"))
     notes = ("Ollama starts llama.cpp's server, and is answered as that", *watched.assumed)
     contexts = () if "context" in options else CONTEXTS
     return Reading("ollama", options, unread=tuple(unread), notes=notes, contexts=contexts)
@@ -217,7 +221,7 @@ def _settings(values: Watched, network: Any) -> dict[str, Any]:
     model, layers, projector = None, values.get("num_gpu"), ["mmproj=auto"]
     if network and not os.path.isfile(network):  # noqa: PTH113  # as above
         model = load_model(network)
-    if isinstance(layers, int) and 0 <= layers < ALL_LAYERS:
+    if isinstance(layers, int) and layers >= 0:  # however many: `--fit` then moves none
         found["gpu-layers"] = layers
         projector += ["mmproj-offload=false"] if model is not None and layers <= model.num_layers else []
     if (flash := values.get("flash_attention")) is not None:
