@@ -330,6 +330,13 @@ def test_prefix_caching_came_to_recurrent_networks_late() -> None:
     ((0, 19), "b200", "llama-3.1-8b", None, 394),  # data-centre Blackwell alone chooses FlashInfer
     ((0, 19), "b200", "llama-3.1-8b", "FLASH_ATTN", 0),
     ((0, 19), "b200", "deepseek-v3", None, 128),
+    ((0, 14), "b200", "deepseek-v3", None, 0),  # CUTLASS's then
+    ((0, 19), "b200", "deepseek-v3.2", None, 0),  # sparse
+    ((0, 8), "b200", "llama-3.1-8b", None, 0),
+    ((0, 27), "t4", "llama-3.1-8b", None, 0),
+    ((0, 27), "b200", "deepseek-v4-flash", None, 0),
+    ((0, 19), "b200", "bert-base-uncased", None, 0),  # reads both ways
+    ((0, 19), "b200", "qwen3.5-9b", None, 394),
     ((0, 19), "rtx-5090", "llama-3.1-8b", None, 0),
     ((0, 19), "t4", "llama-3.1-8b", None, 394),  # FlashAttention wants Ampere
     ((0, 11, 0), "t4", "llama-3.1-8b", None, 0),

@@ -104,7 +104,14 @@ V1_ALONE_SINCE: Final[Version] = (0, 11)
 """From then on there is no other."""
 
 FLASHINFER_HEADS: Final = (64, 128, 256)
-"""Widths of heads that FlashInfer's kernels are compiled for [attention]."""
+FLASHINFER_NOPE: Final = (64, 128, 192)
+"""Widths of heads that FlashInfer's kernels are compiled for, of latent attention without those of positions
+[attention] [vllm/v1/attention/backends/mla/flashinfer_mla.py `supports_combination`]."""
+
+FLASHINFER_SINCE: Final[Version] = (0, 9)
+FLASHINFER_LATENT_SINCE: Final[Version] = (0, 15)
+FLASHINFER_WIDE_SINCE: Final[Version] = (0, 27)
+"""They are the first on data-centre Blackwell, of latents CUTLASS's before; those for heads of 512, Turing's not."""
 
 PRIORITIES_SINCE: Final[Version] = (0, 11, 1)
 """Kernels are asked in order whether they fit [attention]; before, FlashAttention's or none of FlashInfer's."""
@@ -242,9 +249,13 @@ def attention_backend(job: ServeJob, asked: str | None) -> str:
     Raises: InvalidSpec for kernels of other networks or cards
     """
     model, gpu = job.model, job.cluster.gpu
-    latent = any(isinstance(run.layer.mixer, MultiLatentAttention) for run in model.main.runs)
+    mixers = [run.layer.mixer for run in model.main.runs]
+    latent = next((mixer for mixer in mixers if isinstance(mixer, MultiLatentAttention)), None)
     if asked is None and latent:
-        return "FLASHINFER_MLA" if gpu.sm in BLACKWELL else "FLASH_ATTN_MLA"
+        if gpu.sm not in BLACKWELL or latent.indexer_heads:  # sparse: FlashMLA's on both
+            return "FLASH_ATTN_MLA"
+        fits = latent.qk_nope_dim in FLASHINFER_NOPE and last_patch(job.version) >= FLASHINFER_LATENT_SINCE
+        return "FLASHINFER_MLA" if fits else "CUTLASS_MLA"
     if asked is None:
         return "FLASHINFER" if _takes_flashinfer(job) else "FLASH_ATTN"
     least = ATTENTION_BACKENDS[asked]
@@ -261,12 +272,17 @@ def _takes_flashinfer(job: ServeJob) -> bool:
     """Whether FlashInfer's kernels are the first that fit card, heads and cache: but on data-centre Blackwell they are
     second to FlashAttention's, which want Ampere and read caches in FP8 on Hopper alone [attention]."""
     sm, mixers = job.cluster.gpu.sm, [run.layer.mixer for run in job.model.main.runs]
-    heads = [mixer for mixer in mixers if isinstance(mixer, Attention)]
-    if not sm or not heads or not generates(job.model) or any(one.head_dim not in FLASHINFER_HEADS for one in heads):
+    heads, version = [mixer for mixer in mixers if isinstance(mixer, Attention)], last_patch(job.version)
+    wide = version >= FLASHINFER_WIDE_SINCE
+    widths = (*FLASHINFER_HEADS, 512) if wide else FLASHINFER_HEADS
+    if (
+        not sm or not heads or not generates(job.model) or version < FLASHINFER_SINCE
+        or any(one.head_dim not in widths or one.kv_norm for one in heads)  # DeepSeek V4's are FlashMLA's
+    ):
         return False
     unfit = sm < ATTENTION_BACKENDS["FLASH_ATTN"] or (kv_dtype_of(job).startswith("fp8") and sm != HOPPER)
-    second = unfit and sm >= ATTENTION_BACKENDS["FLASHINFER"] and not any(one.sinks for one in heads)
-    return sm in BLACKWELL or (second and last_patch(job.version) >= PRIORITIES_SINCE)
+    second = unfit and sm >= (80 if wide else ATTENTION_BACKENDS["FLASHINFER"]) and not any(one.sinks for one in heads)
+    return sm in BLACKWELL or (second and version >= PRIORITIES_SINCE)
 
 
 def _batch(job: ServeJob, options: Options, *, v1: bool) -> tuple[int, int]:
