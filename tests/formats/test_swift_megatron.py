@@ -119,7 +119,7 @@ def test_release_3_has_its_own_names_and_defaults(tmp_path: Path) -> None:
     assert fused not in former.options["engine-option"] and fused in given(tmp_path).options["engine-option"]
 
 
-GRPO: str = SFT.replace("megatron sft", "megatron rlhf --rlhf_type grpo").replace("MORE", """\\
+GRPO: str = SFT.rstrip().replace("megatron sft", "megatron rlhf --rlhf_type grpo").replace("MORE", """\\
     --global_batch_size 128 --steps_per_generation 4 --max_completion_length 2048 --vllm_max_model_len 5000 \\
     --offload_model true --offload_optimizer true --sleep_level 2 --tuner_type lora""").replace("--packing true", "")
 
