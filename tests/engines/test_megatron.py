@@ -57,6 +57,8 @@ def test_muon_without_its_layout_gathers_weights_beside_the_model() -> None:
         {}, {"engine-option": "param_layout=false"}))
     tops = [max(extent(role.phases[Phase.STEP]).peak for role in ranks(job)) for job in (usual, lists)]
     assert tops[1] == pytest.approx(2 * 1_235_814_400, rel=0.01) and tops[1] > tops[0]
+    with pytest.raises(InvalidSpec, match="Muon's states on the GPU"):
+        ranks(of_megatron("llama-3.2-1b", **asked, **{"offload-optimizer": "cpu"}))
 
 
 def _allocated(model: str, modules: str, **options: object) -> int:

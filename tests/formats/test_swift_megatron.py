@@ -130,15 +130,22 @@ GRPO: str = SFT.rstrip().replace("megatron sft", "megatron rlhf --rlhf_type grpo
       "sleep-level": 2, "trainer-leaves": True, "reference": True, "rollout-gpus": None, "peft": "lora"}),
     (f"{GRPO} --vllm_mode colocate --multi_turn_scheduler gym_scheduler --beta 0",
      {"prompt-len": 4096, "response-len": 904, "reference": False}),
+    (f"{GRPO} --vllm_mode colocate --recompute_granularity none", {"recompute": "none"}),  # else all is recomputed
     (f"CUDA_VISIBLE_DEVICES=4,5 swift rollout --model m &\n{GRPO} --vllm_mode server",
      {"rollout-gpus": 2, "sleep": False, "trainer-leaves": None}),
-], ids=["colocated", "turns", "a server of its own"])
+], ids=["colocated", "turns", "kept", "a server of its own"])
 def test_an_engine_that_answers_is_read_beside_its_trainer(text: str, expected: dict[str, Any], tmp_path: Path) -> None:
     found = read_files([written(tmp_path, "train.sh", text)], command="rl")
     assert {name: found.options.get(name) for name in expected} == expected
     assert not found.unread
     with pytest.raises(Unsupported, match="vramcast rl answers"):
         read_files([tmp_path / "train.sh"], command="train")
+
+
+@pytest.mark.parametrize("more", ["--optimizer muon", "--use_distributed_optimizer false"])
+def test_whole_states_are_refused_beside_an_engine(more: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "train.sh", f"{GRPO} --vllm_mode colocate {more}")
+    assert "whole optimizer states" in refusal(read_files([path], command="rl"))
 
 
 def test_cards_of_rays_groups_are_the_trainers_or_the_engines(tmp_path: Path) -> None:

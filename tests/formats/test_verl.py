@@ -137,6 +137,8 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
      "trainer.nnodes=$NODES", "is divided by ranks that the file does not count"),
     (f"{CRITIC} critic.strategy=fsdp2", "critic.strategy: other than actor.strategy is not modelled"),
     (f"{CRITIC} critic.model.fsdp_config.param_offload=True", "other than actor.fsdp_config.param_offload"),
+    (f"{MEGATRON} actor_rollout_ref.actor.megatron.use_distributed_optimizer=False",
+     "actor.megatron.use_distributed_optimizer: may change"),
     (SPLIT_CRITIC, "critic.megatron.pipeline_model_parallel_size: other than"),
     (f"{SPLIT_CRITIC}critic.megatron.pipeline_model_parallel_size=2 critic.megatron.param_offload=True",
      "critic.megatron.param_offload: other than actor.megatron.param_offload"),

@@ -222,6 +222,8 @@ def _check(job: Job, options: Options) -> None:
         raise InvalidSpec(  # training/arguments.py asks for the precision-aware optimizer, which is a distributed one
             "megatron offloads a distributed optimizer only; add --shards optimizer"
         )
+    if plan.offload_optimizer != "none" and options.optimizer == "muon":
+        raise InvalidSpec("megatron keeps Muon's states on the GPU; leave out --offload-optimizer, or use adamw")
     if options.offload_fraction != 1 and plan.offload_optimizer == "none":
         raise InvalidSpec("offload_fraction says nothing without --offload-optimizer cpu; add that, or leave it out")
     if plan.precision is Precision.FP8 and {"layernorm", "mla_up_proj"} <= set(plan.recompute_modules):

@@ -56,6 +56,10 @@ def generated(found: Reading, values: Watched, config: Config, apart: int) -> Re
         apart: cards of the engine's own that Ray gives it; 0: none, or a script says them
     """
     options = {name: value for name, value in found.options.items() if name in KEPT}
+    options.setdefault("recompute", "none")
+    if found.options.get("shards") == "nothing":
+        name = "optimizer" if values.get("optimizer") == "muon" else "use_distributed_optimizer"
+        values.cannot(name, "keeps whole optimizer states on every rank, which is not modelled beside an engine")
     if values.count("mtp_num_layers"):
         values.cannot("mtp_num_layers", "its modules are loaded and compute nothing, which is not modelled")
     pairs = tuple(one for one in found.options.get("engine-option", ()) if not one.startswith("cross_entropy="))
