@@ -169,7 +169,7 @@ SFT = "\n".join((
 def test_files_commands_and_lists_share_cards(tmp_path: Path) -> None:
     (tmp_path / "sft.yaml").write_text(SFT)
     (tmp_path / "job.toml").write_text('model = "gpt2"\nseq-len = 512\ngpus = "h100-sxm-80gb"\n')
-    lines = ("# tonight", SERVER, "", "vramcast train gpt2 --seq-len 512", str(tmp_path / "sft.yaml"))
+    lines = ("# tonight", SERVER, "", '"vramcast train gpt2 --seq-len 512"', str(tmp_path / "sft.yaml"))
     (tmp_path / "jobs.txt").write_text("\n".join(lines))
     found = vramcast("pack", str(tmp_path / "jobs.txt"), str(tmp_path / "job.toml"), str(tmp_path / "sft.yaml"),
                      "--gpus", "3xa10", "--json")

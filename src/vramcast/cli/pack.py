@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ from vramcast.watch import guard
 OWN: Final = "vramcast"
 LISTS: Final = (".txt", ".list")
 """Ends of names of files with a job a line."""
+IN_QUOTES: Final = re.compile(r"(['\"])((?:(?!\1).)+)\1")
+"""A whole line of a list, as a job is written in a shell."""
 SCRIPTS: Final = (".py", ".sh")
 """Ends of names of files that a command starts."""
 MOST_NAMED: Final = 60
@@ -85,10 +88,11 @@ def _lines(text: str) -> Iterator[str]:
         yield text
         return
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError("{}: {}", path, getattr(error, "strerror", None) or "not a text file") from None
-    yield from (line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    kept = (line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    yield from (quoted[2] if (quoted := IN_QUOTES.fullmatch(line)) else line for line in kept)
 
 
 def _candidates(texts: Sequence[str], kinds: Sequence[str]) -> Iterator[Candidate]:
