@@ -76,6 +76,8 @@ def job(**options: Any) -> PostTrainingJob:
     ({"framework": "trl", "ulysses": 2}, "--ulysses is not asked of TRL's trainers"),
     ({"framework": "trl", "padded": False}, "--padded is not asked of TRL's trainers"),
     ({"framework": "trl", "fused_loss": True}, "--fused-loss is not asked of TRL's trainers"),
+    ({"framework": "ms-swift", "engine": "megatron", "micro_tokens": 9216}, "is not asked of ms-swift's trainers"),
+    ({"framework": "ms-swift", "engine": "megatron", "algorithm": "ppo"}, "ppo is not modelled with ms-swift"),
     ({"framework": "openrlhf", "peft": "lora"}, "--peft is not modelled with OpenRLHF"),
     ({"framework": "openrlhf", "trainer_option": ("overlap=1",)}, "unknown trainer option 'overlap'"),
     ({"framework": "openrlhf@0.8", "trainer_sleep": True}, "moves the states of stage 3 alone; add --zero 3"),
@@ -139,6 +141,14 @@ def test_lengths_of_a_log_are_their_mean_and_deviation(tmp_path: Path) -> None:
 def test_a_micro_batch_that_nobody_sizes_holds_the_longest_sequence(options: dict[str, Any], tokens: int) -> None:
     found = answer(job(**options), with_changes=False)
     assert any(text.startswith(f"dynamic micro-batches of {tokens:,} tokens") for text in found.assumptions)
+
+
+@pytest.mark.parametrize("framework", ["slime", "ms-swift", "openrlhf"])
+def test_a_framework_with_a_default_takes_it(framework: str) -> None:
+    engine = {"engine": "megatron"} if framework == "ms-swift" else {}
+    asked = job(framework=framework, **engine)
+    assert asked.updates.micro_batch == 1
+    assert not any("dynamic micro-batches" in said for said in answer(asked, with_changes=False).assumptions)
 
 
 def test_prompts_without_room_for_an_image_are_of_text() -> None:

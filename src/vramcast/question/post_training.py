@@ -148,10 +148,13 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     episodes, of_text = _with_images(model, episodes)
     release_of_trl = TRL_OF_SWIFT if framework == "ms-swift" else version
     of_trainer = engine == "huggingface"
+    if of_trainer or framework == "ms-swift":
+        _check_trainer(given, framework, algorithm, whose="TRL" if of_trainer else framework)
     trainer = _trl(given, framework, release_of_trl, algorithm, episodes, resolve) if of_trainer else None
     updates = converted(Updates, {
         "padded": release.pads and engine != "megatron", "mini_batch": min(Updates().mini_batch, episodes.prompts),
-        **({} if trainer is None else {"micro_batch": release.micro_batch, "reference": bool(beta_of(trainer))}),
+        **({} if "micro-tokens" in values else {"micro_batch": release.micro_batch}),
+        **({} if trainer is None else {"reference": bool(beta_of(trainer))}),
         **(_of_openrlhf(values, release) if framework == "openrlhf" else {}),
         **section(values, "updates", TABLE), **({"entropy": True} if release.learns_entropy else {}),
     })
@@ -340,11 +343,19 @@ def _of_openrlhf(values: Mapping[str, Any], release: Release) -> dict[str, Any]:
         if values.get(name):
             raise Unsupported("--{} is not modelled with OpenRLHF; leave it out", name)
     own: dict[str, Any] = {"reference": True}
-    if "micro-tokens" not in values:
-        own["micro_batch"] = release.micro_batch
     if not {"micro-tokens", "log-prob-tokens"} & values.keys():
         own["log_prob_micro_batch"] = release.rating_batch
     return own | ({"padded": False} if "micro-tokens" in values else {})  # they are packed
+
+
+def _check_trainer(given: Mapping[str, object], framework: str, algorithm: str, *, whose: str) -> None:
+    """Raise Unsupported for what is not asked of trainers of TRL or ms-swift, and algorithms that none of them runs."""
+    for name in (*NOT_OF_TRL, *(() if framework == "ms-swift" else OF_SWIFT)):
+        if name in given:
+            raise Unsupported("--{} is not asked of {}'s trainers; leave it out", name, whose)
+    known = (*OBJECTIVES, *(() if whose == "TRL" else ("reinforce++",)))
+    if algorithm not in known:
+        raise Unsupported("--algorithm {} is not modelled with {}; use {}", algorithm, whose, joined(" or ", known))
 
 
 def _trl(
@@ -352,13 +363,8 @@ def _trl(
 ) -> Job:
     """The run as `vramcast train` is asked for it: TRL's trainer, whose answers come from elsewhere.
 
-    Raises: Unsupported for algorithms that no trainer here runs
+    Raises: Unsupported for what Unsloth does not run
     """
-    for name in (*NOT_OF_TRL, *(() if framework == "ms-swift" else OF_SWIFT)):
-        if name in given:
-            raise Unsupported("--{} is not asked of TRL's trainers; leave it out", name)
-    if algorithm not in OBJECTIVES:
-        raise Unsupported("--algorithm {} is not modelled with TRL; use {}", algorithm, joined(" or ", OBJECTIVES))
     own = {name: value for name, value in given.items()
            if name in ("model", "gpus", "alloc-conf", "image-size", "images", *MARKET_OPTIONS, *MODEL_OPTIONS)
            or (name in OPTIONS and OPTIONS[name].section in ("plan", "peft"))}
