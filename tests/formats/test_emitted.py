@@ -27,7 +27,7 @@ TITAN = training(
 )
 DEEPSEEK = training(
     "deepseek-v3", "16x8xh100", engine="megatron", tp=2, pp=8, ep=8, first_stage_layers=7, last_stage_layers=6,
-    recompute="full", recompute_layers=4, grad_accum=32,
+    recompute="full", recompute_layers=4, grad_accum=32, engine_option="mtp_layers=1",
 )
 INTERLEAVED = training(
     "llama-3.1-70b", "8x8xh100", engine="megatron", tp=4, pp=4, virtual_stages=5, cp=2, schedule="interleaved",
@@ -75,6 +75,7 @@ SAID: list[tuple[Job | ServeJob, str, dict[str, Any]]] = [
         "decoder-last-pipeline-num-layers": "6", "recompute-granularity": "full", "recompute-num-layers": "4",
         "sequence-parallel": True, "use-distributed-optimizer": True, "bf16": True, "mtp-num-layers": "1",
     }),
+    (training("mimo-7b", "2xh100", engine="megatron"), "run.sh", {"mtp-num-layers": None}),  # as it is counted
     (INTERLEAVED, "run.sh", {
         "recompute-modules": ["core_attn", "mlp"], "num-virtual-stages-per-pipeline-rank": "5", "cp-comm-type": "a2a",
         "optimizer-cpu-offload": True, "fp8-format": "hybrid",

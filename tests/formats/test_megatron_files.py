@@ -69,6 +69,13 @@ def test_variables_choose_the_attention(tmp_path: Path, flash: int, fused: int, 
     assert Context(found).attention_kernel == kernel
 
 
+@pytest.mark.parametrize(("more", "counted"), [
+    ({}, None), ({"--mtp-num-layers": 2}, 2), ({"--mtp-num-layers": 2, "--use-megatron-fsdp": True}, None),
+])
+def test_modules_that_predict_tokens_are_counted(more: dict[str, Any], counted: int | None, tmp_path: Path) -> None:
+    assert job(tmp_path, GPT | more).engine_options.get("mtp_layers") == counted
+
+
 def test_a_growing_batch_is_as_large_as_it_becomes(tmp_path: Path) -> None:
     schedule = {"--step-batch-size-schedule": "0:32 200B:64 400B:128"}
     arguments = {name: value for name, value in GPT.items() if name != "--global-batch-size"}

@@ -331,7 +331,8 @@ def write(order: Order) -> tuple[File, ...]:
     """
     job: Job = order.job
     options = options_of(job)
-    network = model_arguments(job.model, seq_len=job.workload.seq_len)
+    model = msgspec.structs.replace(job.model, mtp_layers=Context(job).predictions)  # those that are counted
+    network = model_arguments(model, seq_len=job.workload.seq_len)
     order.ask.also(*(f"option.{name}" for name in Options.__struct_fields__), "objective", "attention", "loss")
     table = (
         *network, *_batch(order), *_precision(order, options), *_parallel(order, options), *_optimizer(order, options),
@@ -343,7 +344,7 @@ def write(order: Order) -> tuple[File, ...]:
         Note("{}: {} has {}, for which there is no argument here", RUN, job.model.name, text)
         for text in unsaid_features(job.model)
     ]
-    notes += _other_network(job.model, network)
+    notes += _other_network(model, network)
     if job.workload.objective == "sft":
         notes.append(Note("{}: pre-training and fine-tuning take the same memory; name your own data", RUN))
     return (order.file(RUN, text, (Part("megatron", "arguments"),), tuple(notes), executable=True),)
@@ -439,7 +440,7 @@ def _layout(job: Job) -> str:
     """'Ett|ttt|ttL': E embedding, t layer, m multi-token prediction, L loss."""
     stages = ["t" * count for count in stage_layers(Context(job))]
     stages[0] = "E" + stages[0]
-    stages[-1] += "m" * bool(job.model.mtp_layers) + "L"
+    stages[-1] += "m" * options_of(job).mtp_layers + "L"
     return "|".join(stages)
 
 

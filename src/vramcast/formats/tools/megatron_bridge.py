@@ -161,7 +161,7 @@ def _as_megatron(name: str, recipe: Recipe) -> Reading:
         one for one in inner.unread
         if not (one.of_network and one.name.startswith("--mtp-" if described else OF_THE_HUB)))]
     unread += [Unread(text, "may change what the recipe sets") for text in recipe.others]
-    if given.get("--mtp-num-layers"):
+    if given.get("--mtp-num-layers") and given.get("--use-megatron-fsdp"):
         inner = inner._replace(notes=(*inner.notes, MTP))
     return inner._replace(format="megatron-bridge", options=options, unread=tuple(unread))
 

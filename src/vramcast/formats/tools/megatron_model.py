@@ -308,6 +308,8 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
         "defer_embedding_wgrad": int(arguments.get("--wgrad-deferral-limit", 0))
         if arguments.get("--defer-embedding-wgrad-compute") else 0,
     }
+    if family not in ("bert", "t5", "hybrid") and not found["fsdp"]:
+        found["mtp_layers"] = int(arguments.get("--mtp-num-layers") or 0)
     for switch in (*SWITCHES, *SWITCHES_OF_EXPERTS):
         there = bool(arguments.get(f"--{switch.name}"))
         if there or switch.field not in UNTOLD:
