@@ -56,6 +56,12 @@ def test_branches_are_taken_as_the_script_decides_them(script: str, words: str) 
     assert " ".join(commands[-1]) == words
 
 
+@pytest.mark.parametrize("line", ['$env:A = "4"', "$Env:A=4", "set A=4", '  set "A=4"', "SET A=4\r"])
+def test_variables_of_windows_are_those_of_the_environment(line: str) -> None:
+    script = read_script(f"{line}\nrun --n $A\n", "x.ps1")
+    assert (script.variables["A"], " ".join(script.commands[-1])) == ("4", "run --n 4")
+
+
 @pytest.mark.parametrize(("script", "loose"), [
     ("run --x 1 \\\n # --y 2 \\\n --z 3", ("--z",)), ("run --x 1 \n--y 2", ("--y",)), ("--x 1\n--y 2", ()),
     ("run --x 1 \\\n --y 2", ()),

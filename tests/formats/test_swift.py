@@ -51,6 +51,15 @@ def test_a_yaml_of_the_same_names_is_the_same_question(tmp_path: Path) -> None:
     assert figures(asked(config, gpus="1xh100", grad_accum=8)) == figures(asked(script, gpus="1xh100"))
 
 
+@pytest.mark.parametrize(("before", "said"), [
+    ("NPROC_PER_NODE=2\n", True), ("export NPROC_PER_NODE=2\n", False), ("NPROC_PER_NODE=2 \\\n", False),
+    ("NPROC_PER_NODE=2\nexport NPROC_PER_NODE\n", False), ("set -a\nNPROC_PER_NODE=2\n", False),
+])
+def test_a_variable_that_no_command_sees_is_said(tmp_path: Path, before: str, said: bool) -> None:
+    found = given(tmp_path, text=f"{before}swift sft --model qwen3-0.6b --max_length 512 --dataset a\n")
+    assert any("without export" in one.why for _, one in found.unread) == said
+
+
 @pytest.mark.parametrize("before, cards, pp", [
     ("NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=0,1", 2, 1), ("CUDA_VISIBLE_DEVICES=0,1", 2, 2),
     ("CUDA_VISIBLE_DEVICES=0", 1, 1),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +38,8 @@ NO_GPU: Final = "runs on no GPU of NVIDIA or AMD; vramcast answers for those"
 
 TIME_ALONE: Final = "changes the time alone, which is that of a run without it"
 LOOSE: Final = "begins a line that no backslash joins to the command; answered as if one did"
-SAID: Final = (TIME_ALONE, LOOSE)
+UNEXPORTED: Final = "is set without export, so that no command sees it; answered as if one did"
+SAID: Final = (TIME_ALONE, LOOSE, UNEXPORTED)
 """Why something is said and not refused."""
 
 
@@ -267,6 +268,7 @@ def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Comma
     if scored:
         best = max(scored, key=score)
         unread += [Unread(shown(one).strip("'"), LOOSE) for one in script.loose if one in best]
+        unread += [Unread(f"${one}", UNEXPORTED) for one in _unexported(config) if one in script.variables]
         if others := len({found for found in scored if found != best}):
             looped = " ".join(f"--env {name}={items[0]}" for name, items in script.loops.items())
             why = (
@@ -292,6 +294,21 @@ def _asked(words: Iterable[str], script: Script) -> dict[str, str]:
     named = {f"${{{one}}}": f"{one} is a placeholder; write what it stands for" for word in words
              for one in PLACEHOLDER.findall(word)}
     return asked | named | dict(script.undecided)
+
+
+HANDED: Final = ("NPROC_PER_NODE", "FORCE_TORCHRUN", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Variables that programs read and few scripts put into arguments."""
+
+
+def _unexported(config: Config) -> Iterator[str]:
+    """Of those the ones that a script sets for itself alone: on a line of their own, and never again."""
+    if re.search(r"^[ \t]*set[ \t]+-(?:a|o[ \t]+allexport)", config.text, re.MULTILINE):
+        return
+    for name in HANDED:
+        lines = re.findall(rf"^.*\b{name}\b.*$", config.text, re.MULTILINE)
+        own = [line for line in lines if re.fullmatch(rf"[ \t]*{name}=[^\s\\]*[ \t]*(?:#.*)?", line)]
+        if own and len(own) == len(lines) and name not in config.given.environment:
+            yield name
 
 
 def _environment(script: Script) -> dict[str, str]:

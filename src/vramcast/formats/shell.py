@@ -88,9 +88,20 @@ def read_script(text: str, name: str, given: Invocation = NOTHING_GIVEN) -> Scri
     (('run', '--tp', '8'),)
     """
     interpreter = Interpreter(name, given)
-    interpreter.read(text)
+    interpreter.read(OF_WINDOWS.sub(_exported, text))
     interpreter.read_uncalled()
     return interpreter.script()
+
+
+OF_WINDOWS: Final = re.compile(
+    r'^[ \t]*(?:\$env:([a-z_]\w*)[ \t]*=[ \t]*|set[ \t]+(?:"([a-z_]\w*)=([^"\n]*)"|([a-z_]\w*)=))', re.I | re.M
+)
+"""How PowerShell and cmd.exe set a variable of the environment."""
+
+
+def _exported(found: re.Match[str]) -> str:
+    power, quoted, value, plain = found.groups()
+    return f'export {quoted}="{value}"' if quoted else f"export {power or plain}="
 
 
 class Interpreter(Expander):
