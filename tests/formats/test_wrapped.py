@@ -217,6 +217,16 @@ def test_the_command_inside_is_answered_on_the_cards_that_are_named(
     assert {option: found.get(option) for option in options} == options
 
 
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("compose.yaml", COMPOSE, "MODEL hold what the file or --env says; no .env file is read"),
+    ("docker.sh", DOCKER.replace("--rm", "--rm --env-file .env"), "--env-file .env is not read"),
+])
+def test_files_of_variables_are_not_read_and_that_is_said(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    _, found = with_configs({}, Configs((tmp_path / name,)), command="serve")
+    assert any(said in str(one) for one in found.assumptions)
+
+
 def test_configuration_maps_of_the_file_are_read(tmp_path: Path) -> None:
     maps = """
 apiVersion: v1

@@ -47,6 +47,7 @@ class Container(NamedTuple):
     words: tuple[str, ...]  # what runs in it
     environment: Mapping[str, str] = {}
     cards: int | None = None  # that it is given; None: all, or nobody says
+    files: tuple[str, ...] = ()  # of `--env-file`
 
 
 def started(image: str, command: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
@@ -97,8 +98,9 @@ def docker_run(words: Sequence[str]) -> Container | None:
             environment |= {variable: text} if equals else {}
     entry = next((value for name, value in given if name == "entrypoint"), None)
     command = entry.split() if entry else ()
-    image = words[image_at]
-    return Container(image, started(image, command, words[image_at + 1 :]), environment, _cards(given, environment))
+    image, files = words[image_at], tuple(value for name, value in given if name == "env-file")
+    inside = started(image, command, words[image_at + 1 :])
+    return Container(image, inside, environment, _cards(given, environment), files)
 
 
 def _options(words: Sequence[str], place: int) -> tuple[list[tuple[str, str]], int]:

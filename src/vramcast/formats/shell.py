@@ -386,6 +386,7 @@ class Interpreter(Expander):
     def _contains(self, container: Container) -> None:
         """What runs in a container, with its environment."""
         self.containers.append(container)
+        self.skipped += [f"--env-file {one[:60]}" for one in container.files]
         self.values |= {name: [value] for name, value in container.environment.items()}
         words = [part for word in container.words for part in _parts(word)]
         if words and not self._starts_a_shell(list(container.words)):

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from vramcast.errors import Note
 from vramcast.formats.containers import started, visible
 from vramcast.formats.reading import Unread, table
 from vramcast.formats.wrapped import Inside, variables, whole, words_of
+
+DEFAULTS: Final = re.compile(r"\$\{(\w{1,80}):?-")
+"""Variables that have a value of their own where no .env file gives one."""
 
 
 def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Iterator[Inside]:
@@ -25,6 +29,8 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
         count, asks = _cards(one)
         seen = min((*([count] if count else ()), *visible(environment)), default=None)
         notes = (Note("env_file of {} is not read", str(name)[:40]),) if one.get("env_file") else ()
+        if named := sorted(set(DEFAULTS.findall(str([one.get("image"), one.get("command"), one.get("environment")])))):
+            notes = (*notes, Note("{} hold what the file or --env says; no .env file is read", ", ".join(named[:8])))
         unread = (Unread("extends", "names a service of its own; give its file"),) if one.get("extends") else ()
         yield Inside(
             f"service {str(name)[:40]}".strip(), words, image, interpolated=True,
