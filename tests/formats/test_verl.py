@@ -157,6 +157,11 @@ def test_what_is_not_modelled_is_named(more: str, said: str) -> None:
     assert said in sentence(of(more).unread)
 
 
+@pytest.mark.parametrize(("kernels", "names"), [("XFORMERS", []), ("FLASHINFER", ["$VLLM_ATTENTION_BACKEND"])])
+def test_kernels_with_scratch_are_named(kernels: str, names: list[str]) -> None:
+    assert [one.name for one in of(head=f"export VLLM_ATTENTION_BACKEND={kernels}").unread] == names
+
+
 def test_veomni_is_fsdp2_by_names_of_its_own() -> None:
     role = "actor_rollout_ref.actor.veomni."
     found = of(f"model_engine=veomni {role}param_offload=True {role}ulysses_parallel_size=2 {role}fsdp_size=4 "

@@ -25,6 +25,8 @@ PACE: Final = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_
 """Which way NCCL sends what it sends [NCCL 2.28 src/transport/] and by which tiles kernels work [vllm 0.33.0
 model_executor/layers/fused_moe/fused_moe.py `get_moe_configs`]: the same buffers, at another speed."""
 
+KERNELS: Final = "VLLM_ATTENTION_BACKEND"
+
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -40,6 +42,12 @@ def ranks_of(gpus: int | None, nodes: int | None, variables: Mapping[str, str]) 
     cards = len(seen.split(",")) if seen and not is_unset(seen) else None
     each = min((count for count in (gpus, cards) if count), default=None)
     return each and each * (nodes or 1)
+
+
+def unread_by_engines(variables: Mapping[str, str]) -> Iterator[Unread]:
+    """Whose kernels attend in an engine beside a trainer, where they take scratch that nobody asked them for."""
+    if variables.get(KERNELS, "").upper().startswith("FLASHINFER"):
+        yield Unread(f"${KERNELS}")
 
 
 def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) -> Iterator[Unread]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import Version, read_version
 from vramcast.errors import Note
-from vramcast.formats.environment import options_of_environment
+from vramcast.formats.environment import options_of_environment, unread_by_engines
 from vramcast.formats.reading import NOT_MODELLED, Config, Reading, Unread, arguments, command_of
 from vramcast.formats.table import Row, read_options
 from vramcast.formats.watched import Known, Watched
@@ -75,8 +75,8 @@ def read(config: Config) -> Reading:
         return Reading("openrlhf", {}, unread=(Unread("train_ppo", "is a trainer without Ray, which is not modelled"),))
     found = reading(given, config.text, undecided=command.undecided)
     options = options_of_environment(command.variables) | found.options
-    return found._replace(options=options, unread=(*found.unread, *command.unread),
-                          notes=(*found.notes, *command.notes))
+    unread = (*found.unread, *command.unread, *unread_by_engines(command.variables))
+    return found._replace(options=options, unread=unread, notes=(*found.notes, *command.notes))
 
 
 def reading(given: Mapping[str, Any], text: str = "", undecided: Mapping[str, str] = {}) -> Reading:

@@ -17,7 +17,7 @@ from vramcast.domain.version import read_version, version_text
 from vramcast.engines.post_training.releases import FRAMEWORKS
 from vramcast.errors import Note
 from vramcast.formats.dotted import DEEPEST, flat, value_of
-from vramcast.formats.environment import options_of_environment
+from vramcast.formats.environment import options_of_environment, unread_by_engines
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools.rollout_engine import REPLAYED
@@ -165,7 +165,7 @@ def read(config: Config) -> Reading:
             plus, name, text = override.groups()
             table[f"{ROLE}{name}" if f"{ROLE}{name}" in table else name] = value_of(text)
             added |= {name.removeprefix(ROLE)} if plus else set()
-    unread = list(command.unread)
+    unread = [*command.unread, *unread_by_engines(command.variables)]
     for name in _configurations(command.words):
         trainer = TRAINERS.get(name.removesuffix(".yaml").rpartition("/")[2])
         if trainer is None and not config.beside:

@@ -14,6 +14,7 @@ from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.vllm.settings import ATTENTION_BACKENDS, BACKEND_ARGUMENT_SINCE, KNOWN
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Note
+from vramcast.formats.environment import KERNELS
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import Config, Reading, plain, written
@@ -39,8 +40,7 @@ VLLM_ARGUMENTS: Final = Known("vllm", "EngineArgs", (Known("vllm", "FrontendArgs
 OF_V1: Final = "_VLLM_V1"
 """What names of kernels ended with while there were two engines."""
 
-KERNELS_CHOSEN: Final = "VLLM_ATTENTION_BACKEND"
-OF_ENVIRONMENT: Final = {KERNELS_CHOSEN: "attention_backend_of_environment"}
+OF_ENVIRONMENT: Final = {KERNELS: "attention_backend_of_environment"}
 
 SHORT: Final = {
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "q": "quantization",
@@ -122,9 +122,9 @@ def _attention(values: Watched) -> str | None:
     if (given := values.get("attention_config")) is not None:
         values.inner["attention_config"] = inner = Watched(table_of(given), Known("vllm", "attention_config"))
         values.setdefault("attention_backend", inner.get("backend"))
-    named = values.get("attention_backend", older := values.get(OF_ENVIRONMENT[KERNELS_CHOSEN]))
+    named = values.get("attention_backend", older := values.get(OF_ENVIRONMENT[KERNELS]))
     if older is not None and older == named:
-        values.assumed.append(Note("{}: read by vLLM up to 0.14, later --attention-backend", KERNELS_CHOSEN))
+        values.assumed.append(Note("{}: read by vLLM up to 0.14, later --attention-backend", KERNELS))
     if named in (None, "auto"):
         return None
     name = str(named).upper().removesuffix(OF_V1)
@@ -284,7 +284,7 @@ def write(order: Order) -> tuple[File, ...]:
     )
     part = Part("vllm", "EngineArgs", further=("FrontendArgs",))
     older = when(job.version < BACKEND_ARGUMENT_SINCE,
-                 Line(KERNELS_CHOSEN, ask("option.attention-backend"), "whose kernels attend"))
+                 Line(KERNELS, ask("option.attention-backend"), "whose kernels attend"))
     return serve_script(order, "vllm serve", lines, part, nodes_of(job, vllm=True), older)
 
 
