@@ -12,7 +12,7 @@ from vramcast.formats.read import Given, read_files
 
 MODELFILE = '''# mine
 FROM llama3.1:8b
-PARAMETER num_ctx 16384
+PARAMETER	num_ctx	16384
 PARAMETER temperature 0.7
 PARAMETER stop "<|eot_id|>"
 PARAMETER num_gpu 20

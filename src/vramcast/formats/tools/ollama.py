@@ -105,7 +105,7 @@ def _modelfile(config: Config) -> tuple[dict[str, Any], list[str]]:
     found: dict[str, Any] = {}
     for word, text in LINES.findall(QUOTED.sub("", config.text)):
         if word.upper() == "PARAMETER":
-            name, _, value = text.strip().partition(" ")
+            name, value = (*text.split(None, 1), "")[:2]
             found[name.lower()] = plain(value.strip().strip('"'))
         else:  # a second FROM is a projector
             found["projector" if word.upper() == "FROM" and "from" in found else word.lower()] = text.strip()
