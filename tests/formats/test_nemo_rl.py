@@ -137,6 +137,12 @@ def test_a_recipe_is_read_over_those_that_it_begins_with(tmp_path: Path) -> None
     assert [one.name for _, one in given.unread] == ["../base.yaml"]
 
 
+def test_a_command_that_names_no_recipe_is_asked_for_it() -> None:
+    """It takes one by itself, which may be none of today's."""
+    with pytest.raises(VramcastError, match="names no --config"):
+        read_files([], command="rl", line="uv run examples/run_grpo_math.py policy.model_name=Qwen/Qwen2.5-7B")
+
+
 @pytest.mark.parametrize("other", ["dpo", "sft", "ppo", "distillation", "rm"])
 def test_other_trainings_are_refused_by_name(other: str) -> None:
     with pytest.raises(VramcastError, match=f"a recipe of NeMo-RL's {other}, of which only GRPO is read"):

@@ -96,7 +96,7 @@ TOOLS: Final = (
     Tool("nemo-rl", (
         "policy grpo|ppo|dpo|sft|rm|distillation", "policy.megatron_cfg", "policy.dtensor_cfg", "policy.generation",
         "policy.train_global_batch_size", "policy.max_total_sequence_length", "defaults grpo|cluster|policy|loss_fn"),
-         r"\brun_(?:vlm_)?(?:grpo|dpo|sft|rm|distillation|ppo)\w*\.py\b(?:.|\\\n)*--config"),
+         r"\brun_(?:vlm_)?(?:grpo|dpo|sft|rm|distillation|ppo)\w*\.py\b(?:.|\\\n)*(?:--config|\spolicy\.)"),
     Tool("NeMo", (),
          r"\bnemo(?:_run|_rl|_automodel|\.collections|_curator|_aligner)\b|\bnemo llm\b"
          r"|\bautomodel (?:fine|pre)t\w+\b"),

@@ -132,7 +132,10 @@ def read(config: Config) -> Reading:
         given = dict(flat(table))
     else:
         command = command_of(config, lambda words: sum(PROGRAM.search(word) is not None for word in words))
-        table = _inherited({"defaults": CONFIG.findall(config.text)}, config, unread)
+        if not (files := CONFIG.findall(config.text)):
+            raise Unsupported("{}: names no --config: name the file that the script takes by itself, and give it with "
+                              "another --from", config.name)
+        table = _inherited({"defaults": files}, config, unread)
         given = dict(flat(table))
         for word in command.words:
             if override := OVERRIDE.fullmatch(word):
