@@ -114,3 +114,9 @@ def test_a_compose_service_of_ollama_is_read(command: str, model: dict[str, Any]
 ])
 def test_what_only_ollama_knows_is_asked_for(line: str, said: str) -> None:
     assert said in refusal(asked(line))
+
+
+def test_a_variable_that_it_does_not_see_is_said(tmp_path: Path) -> None:
+    text = "OLLAMA_NUM_PARALLEL=4\nOLLAMA_CONTEXT_LENGTH=4096 ollama run qwen3:8b\n"
+    found = read_files([written(tmp_path, "run.sh", text)], command="serve")
+    assert [one.name for _, one in found.unread] == ["$OLLAMA_NUM_PARALLEL"]

@@ -56,8 +56,8 @@ def test_branches_are_taken_as_the_script_decides_them(script: str, words: str) 
     assert " ".join(commands[-1]) == words
 
 
-@pytest.mark.parametrize("line", ['$env:A = "4"', "$Env:A=4", "set A=4", '  set "A=4"', "SET A=4\r"])
-def test_variables_of_windows_are_those_of_the_environment(line: str) -> None:
+@pytest.mark.parametrize("line", ['$env:A = "4"', "$Env:A=4", "set A=4", "setenv A 4", '  set "A=4"', "SET A=4\r"])
+def test_variables_of_other_shells_are_those_of_the_environment(line: str) -> None:
     script = read_script(f"{line}\nrun --n $A\n", "x.ps1")
     assert (script.variables["A"], " ".join(script.commands[-1])) == ("4", "run --n 4")
 

@@ -296,7 +296,10 @@ def _asked(words: Iterable[str], script: Script) -> dict[str, str]:
     return asked | named | dict(script.undecided)
 
 
-HANDED: Final = ("NPROC_PER_NODE", "FORCE_TORCHRUN", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+HANDED: Final = (
+    "NPROC_PER_NODE", "FORCE_TORCHRUN", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "OLLAMA_NUM_PARALLEL",
+    "OLLAMA_CONTEXT_LENGTH", "OLLAMA_KV_CACHE_TYPE",
+)
 """Variables that programs read and few scripts put into arguments."""
 
 

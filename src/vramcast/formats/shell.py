@@ -88,15 +88,16 @@ def read_script(text: str, name: str, given: Invocation = NOTHING_GIVEN) -> Scri
     (('run', '--tp', '8'),)
     """
     interpreter = Interpreter(name, given)
-    interpreter.read(OF_WINDOWS.sub(_exported, text))
+    interpreter.read(OTHERWISE.sub(_exported, text))
     interpreter.read_uncalled()
     return interpreter.script()
 
 
-OF_WINDOWS: Final = re.compile(
-    r'^[ \t]*(?:\$env:([a-z_]\w*)[ \t]*=[ \t]*|set[ \t]+(?:"([a-z_]\w*)=([^"\n]*)"|([a-z_]\w*)=))', re.I | re.M
+OTHERWISE: Final = re.compile(
+    r"^[ \t]*(?:(?:\$env:|setenv[ \t]+)([a-z_]\w*)(?:[ \t]*=[ \t]*|[ \t]+)"
+    r'|set[ \t]+(?:"([a-z_]\w*)=([^"\n]*)"|([a-z_]\w*)=))', re.IGNORECASE | re.MULTILINE
 )
-"""How PowerShell and cmd.exe set a variable of the environment."""
+"""How PowerShell, csh and cmd.exe set a variable of the environment."""
 
 
 def _exported(found: re.Match[str]) -> str:

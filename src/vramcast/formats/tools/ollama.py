@@ -19,7 +19,7 @@ from vramcast.catalogue.formats import networks_of
 from vramcast.catalogue.models import load_model
 from vramcast.engines.serving.requests import sees
 from vramcast.errors import Note, SourceError
-from vramcast.formats.reading import Config, Reading, Unread, command_of, plain
+from vramcast.formats.reading import SAID, Config, Reading, Unread, command_of, plain
 from vramcast.formats.tools.llamacpp import network_of
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.by_name import by_name
@@ -71,14 +71,14 @@ def read(config: Config) -> Reading:
 
     Raises: SourceError where no command stands in a script
     """
-    values, variables = _modelfile(config) if is_modelfile(config) else _command(config)
+    values, variables, said = _modelfile(config) if is_modelfile(config) else _command(config)
     watched = Watched(values, Known("ollama", "parameters"))
     for flag in values:
         if flag.startswith("-"):
             watched.cannot(flag, "is no flag of ollama run; OLLAMA_CONTEXT_LENGTH or --context say num_ctx")
     options: dict[str, Any] = {"engine": ENGINE} | _network(watched)
     options |= _settings(watched, options.get("model"))
-    unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
+    unread = [*watched.unread(), *(Unread(f"${name}") for name in variables), *said]
     if not values.get("from"):
         why = "loads what it is asked for; give MODEL, and --weights as its tag has them, q4_k_m where it has none"
         unread.append(Unread("ollama serve", why, "weights"))
@@ -101,7 +101,7 @@ def is_modelfile(config: Config) -> bool:
     return bool(re.search(r"^[ \t]*FROM[ \t]", text, re.MULTILINE | re.IGNORECASE) and (named or lines))
 
 
-def _modelfile(config: Config) -> tuple[dict[str, Any], list[str]]:
+def _modelfile(config: Config) -> tuple[dict[str, Any], list[str], list[Unread]]:
     found: dict[str, Any] = {}
     for word, text in LINES.findall(QUOTED.sub("", config.text)):
         if word.upper() == "PARAMETER":
@@ -109,10 +109,10 @@ def _modelfile(config: Config) -> tuple[dict[str, Any], list[str]]:
             found[name.lower()] = plain(value.strip().strip('"'))
         else:  # a second FROM is a projector
             found["projector" if word.upper() == "FROM" and "from" in found else word.lower()] = text.strip()
-    return found, []
+    return found, [], []
 
 
-def _command(config: Config) -> tuple[dict[str, Any], list[str]]:
+def _command(config: Config) -> tuple[dict[str, Any], list[str], list[Unread]]:
     """`ollama run MODEL`, or `ollama serve`, with the variables that stand before it."""
     def score(words: tuple[str, ...]) -> int:
         place = _place(words)
@@ -127,7 +127,7 @@ def _command(config: Config) -> tuple[dict[str, Any], list[str]]:
     found |= {name: plain(set_[variable]) for variable, name in VARIABLES.items() if variable in set_}
     left = [name for name, text in set_.items()
             if name.startswith(("OLLAMA_", "LLAMA_ARG_", "GGML_")) and name not in (*VARIABLES, *SILENT) and text]
-    return found, left
+    return found, left, [one for one in command.unread if one.why in SAID]
 
 
 def _of_run(words: tuple[str, ...]) -> dict[str, Any]:
