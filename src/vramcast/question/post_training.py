@@ -353,6 +353,8 @@ def _check_trainer(given: Mapping[str, object], framework: str, algorithm: str, 
     for name in (*NOT_OF_TRL, *(() if framework == "ms-swift" else OF_SWIFT)):
         if name in given:
             raise Unsupported("--{} is not asked of {}'s trainers; leave it out", name, whose)
+    if "vllm" not in str(given.get("rollout", "vllm")) and framework != "unsloth":  # which says more
+        raise Unsupported("{}'s trainers generate with vLLM; leave out --rollout {}", whose, given["rollout"])
     known = (*OBJECTIVES, *(() if whose == "TRL" else ("reinforce++",)))
     if algorithm not in known:
         raise Unsupported("--algorithm {} is not modelled with {}; use {}", algorithm, whose, joined(" or ", known))
