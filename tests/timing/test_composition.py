@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from vramcast.api import train_answer
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster, Gpu
@@ -155,6 +156,16 @@ def test_a_slower_link_is_never_faster(name: str, ranks: int, stride: int, facto
     assert links_of(fast, node_cards=cards).between(ranks).bytes_per_s >= (
         links_of(slow, node_cards=cards).between(ranks).bytes_per_s
     )
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm-80gb", "a100-sxm4-80gb", "b200-180gb", "l40s"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_exchanges_over_more_machines_cost_no_less(gpu: str, recompute: str) -> None:
+    given = {"model": "llama-3.1-8b", "engine": "torchtitan", "seq-len": 4096, "recompute": recompute}
+    machines = (given | {"gpus": f"{count}{gpu}"} for count in ("8x", "2x8x", "8x8x"))
+    times = [train_answer(options, with_changes=False)[1].time.seconds for options in machines]
+    exchanged = [found["gradients"] + found["gathered"] for found in times]
+    assert exchanged == sorted(exchanged)
 
 
 # Steps from operators: rates of the card, the host that starts them, what it waits for.

@@ -283,8 +283,18 @@ def exchange_of(timing: Timing) -> Exchange:
         owners=(dense[0], expert[0]) if sharded else (1, 1),
         copies=(_route(fabric, "all-reduce", (whole // shard, layout.tp * shard)), NOTHING),
         saved_bytes=_saved_bytes(timing) if plan.offload_activations else 0.0,
-        loss=OVERLAP_LOSS if shard * layout.tp <= fabric.node_cards else NETWORK_LOSS,
+        loss=_loss(fabric, dense),
     )
+
+
+def _loss(fabric: Fabric, group: tuple[int, int]) -> float:
+    """Share of a transfer by which the work it hides under becomes longer: what goes to other machines as well takes
+    no less of a card than the part that stays in one."""
+    ranks, stride = group
+    if ranks == 1 or ranks * stride <= fabric.node_cards:
+        return OVERLAP_LOSS
+    within = _route(fabric, "all-gather", (max(1, fabric.node_cards // stride), stride)).s_per_byte
+    return max(NETWORK_LOSS, OVERLAP_LOSS * within / _route(fabric, "all-gather", group).s_per_byte)
 
 
 def _route(fabric: Fabric, pattern: str, group: tuple[int, int]) -> Route:
