@@ -364,3 +364,5 @@ def test_kernels_of_other_networks_cards_and_engines_are_refused(
     with pytest.raises(InvalidSpec, match=said):
         settings(version, gpu, options={"attention-backend": asked})
     assert not settings((0, 9), "t4", options={"attention-backend": "XFORMERS"}).v1
+    with pytest.raises(InvalidSpec, match="no layers of attention"):
+        settings(version, gpu, model="falcon-mamba-7b", options={"attention-backend": "TRITON_ATTN"})

@@ -67,6 +67,8 @@ PARTS: Final[dict[str, tuple[Callable[[Model], bool], str]]] = {
     "states": (lambda model: any(isinstance(layer.mixer, (Mamba, LinearAttention)) for layer in model.main.layers),
                "recurrent states"),
     "towers": (lambda model: len(model.stacks) > 1, "towers beside its language model"),
+    "attention": (lambda model: any(isinstance(layer.mixer, (Attention, MultiLatentAttention))
+                                    for layer in model.main.layers), "layers of attention"),
     "latents": (lambda model: any(isinstance(layer.mixer, MultiLatentAttention) for layer in model.main.layers),
                 "latent attention"),
 }

@@ -73,7 +73,7 @@ KNOWN: Final[dict[str, Known]] = {
     "graph-sizes": Known(int, most=1 << 16), "largest-graph": Known(int, most=1 << 16),
     "mm-encoder-tp-mode": Known(str, choices=("weights", "data"), about="towers"), "graphs-in-budget": FLAG,
     "flashinfer-sampler": FLAG,
-    "attention-backend": Known(str, choices=tuple(ATTENTION_BACKENDS)),
+    "attention-backend": Known(str, choices=tuple(ATTENTION_BACKENDS), about="attention"),
     "mamba-ssm-cache-dtype": Known(str, choices=("auto", *STATE_WIDTHS), about="states"), ALLOW_LONG: FLAG,
 }
 """Option as users write it -> what its value may be."""
