@@ -11,7 +11,7 @@ from vramcast.api.answers import post_training_job_of
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
 from vramcast.domain.program import extent
-from vramcast.engines.post_training import megatron, slices
+from vramcast.engines.post_training import fsdp, megatron
 from vramcast.engines.post_training.batches import batches
 from vramcast.engines.post_training.rollout import engine, serve_job
 from vramcast.errors import InvalidSpec
@@ -301,11 +301,11 @@ def test_the_engine_has_weights_as_they_are_handed_over(stored: str | None, widt
 
 def test_a_rank_of_dtensors_has_its_part_of_every_linear_layer() -> None:
     model = sources.resolve.resolve_model("qwen2.5-7b")
-    half = slices.slice_of(model, 2)
+    half = fsdp.slice_of(model, 2)
     whole, part = (count_parameters(one).total for one in (model, half))
     assert 2 * part - whole == (2 * model.num_layers + 1) * model.hidden  # only norms are whole on both ranks
     with pytest.raises(InvalidSpec, match="tp=8 does not divide 28 heads"):
-        slices.slice_of(model, 8)
+        fsdp.slice_of(model, 8)
 
 
 def test_towers_that_learn_of_text_take_their_states_on_the_first_stage() -> None:

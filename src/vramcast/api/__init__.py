@@ -21,17 +21,16 @@ if TYPE_CHECKING:
         train_answer,
     )
     from vramcast.api.choices import card_choices, fitting_models
-    from vramcast.api.failures import diagnosis_of
     from vramcast.api.fixing import fitting_texts, write_fixed
     from vramcast.api.jobs import asks_which, question_of
     from vramcast.api.planning import planned_serving, planned_training
     from vramcast.api.recordings import replay
-    from vramcast.api.shown import diagnose, plan, reconcile, rl, serve, train
+    from vramcast.api.shown import diagnose, diagnosis_of, plan, reconcile, rl, serve, train
     from vramcast.api.tracing import traced_target
 
 MODULES: Final = {
     name: module for module, offered in {
-        "shown": ("diagnose", "plan", "reconcile", "rl", "serve", "train"),
+        "shown": ("diagnose", "diagnosis_of", "plan", "reconcile", "rl", "serve", "train"),
         "answers": (
             "answer_to", "asks_serve", "job_of", "post_training_answer", "post_training_job_of", "serve_answer",
             "serve_job_of", "train_answer",
@@ -39,7 +38,6 @@ MODULES: Final = {
         "jobs": ("asks_which", "question_of"),
         "choices": ("card_choices", "fitting_models"),
         "planning": ("planned_serving", "planned_training"),
-        "failures": ("diagnosis_of",),
         "recordings": ("replay",),
         "tracing": ("traced_target",),
         "fixing": ("fitting_texts", "write_fixed"),

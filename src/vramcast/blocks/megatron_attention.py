@@ -7,15 +7,63 @@ Letters: N tokens inside the tensor-parallel region   n between   a local heads 
 [Attn] Megatron-LM megatron/core/transformer/attention.py, get_query_key_value_tensors
 [DPA] TransformerEngine pytorch/attention/dot_product_attention/backends.py
 [MLA] Megatron-LM megatron/core/transformer/multi_latent_attention.py, get_query_key_value_tensors
+
+The plain values a Megatron block is built from.
 """
 
 from __future__ import annotations
 
-from vramcast.blocks.megatron_shape import Shape
-from vramcast.domain.model import Attention, MultiLatentAttention, Norm
+from typing import Literal
+
+from vramcast.domain.model import Attention, MultiLatentAttention, Norm, Noun
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.transformer_engine import activation, column_linear, norm, row_linear, transient
+from vramcast.operators.transformer_engine import Linear, Lora, activation, column_linear, norm, row_linear, transient
+
+Kernel = Literal["flash", "cudnn", "unfused", "local"]
+
+
+class Shape(Noun, frozen=True):
+    """Local sizes of one micro-batch and the implementations in use."""
+
+    seq: int  # positions of a sample on this rank, context parallelism divided out [tokens]
+    batch: int  # samples of a micro-batch
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sp: bool = False
+    element: int = 2  # bytes of an activation
+    te: bool = True
+    kernel: Kernel = "cudnn"
+    hidden_dropout: bool = False
+    attention_dropout: bool = False
+    rope_fusion: bool = True
+    gelu_fusion: bool = True
+    swiglu_fusion: bool = True
+    fp8: bool = False
+    cp_a2a: bool = False
+    dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
+    capacity_factor: float | None = None
+    router_fp32: bool = False
+    kv_seq: int = 0  # encoder positions that cross-attention reads
+    recompute_modules: tuple[str, ...] = ()
+    lora: Lora | None = None  # all weights are frozen, adapters learn
+
+    @property
+    def tokens(self) -> int:
+        """Positions inside tensor-parallel regions."""
+        return self.seq * self.batch
+
+    @property
+    def tokens_between(self) -> int:
+        """Positions between blocks."""
+        return self.tokens // self.tp if self.sp else self.tokens
+
+    def linear(self, rows: int, columns: int, *, tokens: int | None = None) -> Linear:
+        """A linear of these local widths over the positions of a rank, or over `tokens`."""
+        n = self.tokens if tokens is None else tokens
+        return Linear(rows, columns, n, self.tokens_between, self.element, self.lora)
 
 
 def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *, hidden: int) -> Value:

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from vramcast.blocks.megatron_attention import core_attention, latent_attention, self_attention
+from vramcast.blocks.megatron_attention import Shape, core_attention, latent_attention, self_attention
 from vramcast.blocks.megatron_mlp import gated_delta, mamba, mlp, moe
-from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, MoE, MultiLatentAttention, Norm
 from vramcast.domain.program import Category, Tensor
 from vramcast.errors import Unsupported

@@ -22,7 +22,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.megatron_shape import Shape
+from vramcast.blocks.megatron_attention import Shape
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP, LinearAttention, Mamba, MoE
 from vramcast.domain.program import Category

@@ -23,8 +23,8 @@ from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.rank import forward_step, job_formats, kv_dtype_of, layout_of, load_program
 from vramcast.engines.serving.requests import Known, refuse_encoders, refuse_other_caches, typed_options
 from vramcast.engines.serving.stages import Pools, Stage, contents_of, even_stages, reserved_bytes
-from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
 from vramcast.engines.serving.weights import total
+from vramcast.engines.vllm.process import captured_graphs, outside_allocator
 from vramcast.errors import Note
 
 TURBOMIND: Final = "turbomind"

@@ -41,7 +41,7 @@ from vramcast.engines.serving.stages import (
     peak_reserved_bytes,
     reserved_bytes,
 )
-from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
+from vramcast.engines.vllm.process import captured_graphs, outside_allocator
 from vramcast.errors import Note
 from vramcast.states.storage import BITSANDBYTES
 from vramcast.units import MIB, ceil_div

@@ -20,10 +20,9 @@ from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, RankProgr
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.version import Version
 from vramcast.engines.eager.distillation import distils, student_of, taught, teacher_sentences
-from vramcast.engines.eager.fake_quantisation import fake_of, fake_sentences
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import Rated, compared_phases
-from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
+from vramcast.engines.eager.question import fake_of, fake_sentences, recipe_of, sharded_stepping_of
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.pytorch import one_role, sharded_role, sharding_of
 from vramcast.engines.torchtitan.model import Choices

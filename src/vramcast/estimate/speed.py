@@ -21,9 +21,17 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Note, Unsupported, VramcastError
-from vramcast.estimate.drafting import drafting_of, said_of_drafts, tokens_of_step
-from vramcast.estimate.placing import placement_of, releases
-from vramcast.estimate.running import finds_its_own, most_running, prompt_step, running_of
+from vramcast.estimate.running import (
+    drafting_of,
+    finds_its_own,
+    most_running,
+    placement_of,
+    prompt_step,
+    releases,
+    running_of,
+    said_of_drafts,
+    tokens_of_step,
+)
 from vramcast.states.storage import token_bytes
 from vramcast.timing import loop
 from vramcast.timing.batching import Limits, Pool

@@ -74,9 +74,9 @@ COMPOSE: Final = Wrapper("Docker Compose", ("services", f"image {OF_A_SERVICE[0]
 WRAPPERS: Final = (
     Wrapper("Kubernetes", ("apiVersion kind",), "kubernetes_read"),
     Wrapper("Ray Serve", ("applications", "llm_configs", "model_loading_config"), "ray_serve"),
-    Wrapper("PAI-DLC", ("JobSpecs UserCommand|JobType",), "clouds_read"),
-    Wrapper("PAI-EAS", ("metadata containers|cloud|processor",), "clouds_read"),
-    Wrapper("SkyPilot", ("run resources|setup|envs|num_nodes|service|accelerators",), "clouds_read"),
+    Wrapper("PAI-DLC", ("JobSpecs UserCommand|JobType",), "clouds"),
+    Wrapper("PAI-EAS", ("metadata containers|cloud|processor",), "clouds"),
+    Wrapper("SkyPilot", ("run resources|setup|envs|num_nodes|service|accelerators",), "clouds"),
     Wrapper("dstack", ("type commands|resources|groups|replicas|entrypoint",), "dstack"),
     COMPOSE,
 )
@@ -158,7 +158,7 @@ def _parts(config: Config, is_known: Callable[[Config], bool]) -> list[Part]:
     if "<<" in script.text or any(f"{runner} " in script.text for runner in (*RUNNERS, "dlc")):
         found = read_script(script.text, script.name, script.given)
         if found.jobs:
-            table = import_module("vramcast.formats.tools.clouds_read").submitted(found.jobs[0])
+            table = import_module("vramcast.formats.tools.clouds").submitted(found.jobs[0])
             return _parts(script._replace(table=table, text=""), is_known)
         used = {word.rpartition("/")[2].rpartition("=")[2] for command in found.commands for word in command}
         for name, text in found.files.items():

@@ -1,4 +1,10 @@
-"""From a job to a recipe: what the eager engines have in common."""
+"""From a job to a recipe: what the eager engines have in common.
+
+Training that is aware of the quantisation to come: which layers round, and what is not modelled of it.
+
+[QAT] pytorch/ao v0.17.0 torchao/quantization/qat/api.py `_qat_config_transform`: every `nn.Linear` of the network,
+which the stacked experts of transformers 5 are not; operators/fake_quantised.py
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.parts import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
-from vramcast.blocks.ssm import STEPS
+from vramcast.blocks.transformer import STEPS
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import (
     GENERATES,
@@ -29,7 +35,6 @@ from vramcast.domain.job import (
 from vramcast.domain.model import Attention, Model, MoE, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.eager.checks import FMS, SAVES_ON_HOST, attention_of, refuse_splits
-from vramcast.engines.eager.fake_quantisation import fake_of, fake_sentences
 from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
@@ -44,11 +49,62 @@ from vramcast.engines.eager.releases import (
 from vramcast.engines.eager.trl import loads_fp32, reentrant
 from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import behaviour, left_sentences, left_whole
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
+from vramcast.operators.fake_quantised import MX, Fake
 from vramcast.operators.linear import NUMERICS, QUANTISED, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.states.optimizers import optimizer
-from vramcast.units import DTYPE_BITS, FP32, ceil_div
+from vramcast.units import DTYPE_BITS, FP32, HALF, ceil_div
+
+GROUP: Final = 128
+"""Elements of a weight with one scale, unasked [torchao `Int4WeightFakeQuantizeConfig`]."""
+
+MX_BLOCK: Final = 32
+
+ROUNDED_BASES: Final = {"torchtune": ("", "lora")}
+"""Engines whose frozen weights beside adapters round, too [torchtune modules/peft/lora.py `QATLoRALinear`]."""
+
+
+ROUNDED_HEAD: Final = "every chunk of torchtune's loss rounds the head's weight anew and keeps that until backward"
+
+
+def fake_of(job: Job, numerics: Numerics) -> Fake | None:
+    """What linear layers round what they read to; None: nothing.
+
+    Raises: InvalidSpec for a group that widths are no multiples of; Unsupported for what is not modelled of it
+    """
+    kind = job.engine_options.get("qat")
+    if kind is None:
+        return None
+    group = int(job.engine_options.get("qat_group", MX_BLOCK if kind == MX else GROUP))
+    if numerics.weight != HALF or numerics.compute != HALF or numerics.residual != HALF:
+        raise Unsupported("quantisation-aware training is modelled for weights and states of 16 bits; use "
+                          "--precision bf16")
+    method = job.plan.peft.method if job.plan.peft is not None else ""
+    if method not in ROUNDED_BASES.get(job.engine, ("",)) or job.plan.compile or job.plan.tp > 1:
+        raise Unsupported("quantisation-aware training is modelled where every weight learns, and of torchtune's LoRA, "
+                          "without torch.compile and tensor parallelism")
+    layers = job.model.main.layers
+    if len(job.model.stacks) > 1 or any(isinstance(layer.channel, MoE) for layer in layers):
+        raise Unsupported("quantisation-aware training is not modelled for {}, which has experts or towers",
+                          job.model.name)
+    if job.model.hidden % group:
+        raise InvalidSpec("groups of {} elements do not divide rows of {}; use --engine-option qat_group=32", group,
+                          job.model.hidden)
+    return Fake(str(kind), group)
+
+
+def fake_sentences(job: Job) -> tuple[str, ...]:
+    """What is said of it."""
+    if (kind := job.engine_options.get("qat")) is None:
+        return ()
+    if job.engine == "torchtune":
+        found = Note("linear layers round weights and inputs as {} and back, in plain operators of torchao", kind)
+        whole = job.plan.peft is None and not job.model.tied
+        return (found, ROUNDED_HEAD) if whole else (found,)
+    return (Note("linear layers round weights and inputs as {} and back, in plain operators of torchao 0.17; the head "
+                 "does where its layer is called, which fused losses do not", kind),)
+
 
 LOSSES: Final[dict[Loss, str]] = {
     Loss.EAGER: "eager",

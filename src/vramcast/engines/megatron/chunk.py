@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast.blocks.megatron_attention import Shape
 from vramcast.blocks.megatron_layer import HeadSizes, embedding_graph, head_graph, layer_graph, prediction_graph
-from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Head, Layer, Norm, Noun, Run, Stack
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor

@@ -18,8 +18,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from vramcast.blocks.megatron_attention import Kernel
 from vramcast.blocks.megatron_layer import owns_norm
-from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, Model, MoE, MultiLatentAttention, Noun, Stack

@@ -11,11 +11,15 @@ says is in use beyond PyTorch's memory since the worker began, so the CUDA conte
 for the networks whose class lists them as `embedding_modules`
 [experts] vllm/lora/layers/fused_moe.py `FusedMoEWithLoRA`
 [extra] vllm/config/lora.py `lora_extra_vocab_size`, to 0.11: rows of embedding and head for tokens an adapter adds
+
+What a process of an engine holds beside its own tensors where no log of that engine says it: as vLLM's logs have it.
+
+Both start the same NCCL, the same kernels of attention and the same graphs of CUDA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -24,12 +28,38 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MoE
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.serving import ServeJob, ServePlan, Version
-from vramcast.engines.serving.rank import expert_degrees
-from vramcast.engines.serving.stages import Stage, has_fabric, inner_width
+from vramcast.engines.serving.rank import WIDTHS, dtype_of, expert_degrees
+from vramcast.engines.serving.stages import Stage, has_fabric, inner_width, widest_moment
 from vramcast.engines.vllm.profile import drawn
 from vramcast.engines.vllm.settings import Settings
 from vramcast.errors import Note
 from vramcast.units import GIB, MIB, ceil_div
+
+
+def outside_allocator(gpu: Gpu, tp: int) -> Iterator[Tensor]:
+    """Kernels and communicators outside PyTorch's memory and the CUDA context of one rank."""
+    alone, linked = ALONE[-1], LINKED[-1]
+    more = 0.0 if tp == 1 else linked.linked if has_fabric(gpu) else linked.unlinked
+    yield Tensor(
+        name="kernels and communicators", num_bytes=round((alone.gib + more) * GIB), category=Category.COMMUNICATION,
+        owner="process", basis=Basis.ASSUMED, formula=f"tensor parallelism {tp}", source=f"vLLM's: {linked.source}",
+    )
+
+
+def captured_graphs(job: ServeJob, stage: Stage, sizes: Sequence[int], *, source: str) -> Iterator[Tensor]:
+    """What graphs of those batch sizes hold: tensors of the largest, which the others share, and the driver's nodes."""
+    if not sizes:
+        return
+    width, row = WIDTHS[dtype_of(job.model, job.plan.dtype)], TAKEN[0]
+    step = sum(tensor.num_bytes for tensor in widest_moment(
+        job.model, stage, tokens=max(sizes), tp=job.plan.tp, experts_divided=job.plan.tp, width=width, source=source,
+    )) + max(sizes) * job.model.vocab * width
+    node = round(row.per_layer / row.sizes * MIB)
+    yield Tensor(
+        name="captured graphs", num_bytes=step + len(sizes) * job.model.num_layers * node, category=Category.GRAPHS,
+        stream="graphs", basis=Basis.ASSUMED, source=Note("{}; nodes as in vLLM's {}", source, row.source),
+        formula=Note("a step of {}; {} sizes x {} layers x {:,} B", max(sizes), len(sizes), job.model.num_layers, node),
+    )
 
 
 class Graphs(Struct, frozen=True):

@@ -18,9 +18,10 @@ from vramcast.formats.tools.axolotl_adapters import (
     UNDROPPED,
     kernel_notes,
     read_adapters,
+    read_degrees,
     read_rounding,
+    read_sharding,
 )
-from vramcast.formats.tools.axolotl_sharding import read_degrees, read_sharding
 from vramcast.formats.tools.transformers import LISA, OPTIMS, Optim, optimizer_of
 from vramcast.formats.tools.trl import ALONE, generation_of
 from vramcast.formats.watched import Known, Watched

@@ -20,8 +20,7 @@ from vramcast.formats.launch import copies_why, head_of, image_of, replicas_of, 
 from vramcast.formats.lines import Line, yaml_text
 from vramcast.formats.reading import NO_GPU, Unread, table
 from vramcast.formats.servers import PORT
-from vramcast.formats.tools.clouds import card_name
-from vramcast.formats.tools.clouds_read import card_of_sky
+from vramcast.formats.tools.clouds import card_name, card_of_sky
 from vramcast.formats.wrapped import Inside, card, unknown_card, variables, whole, words_of
 
 DSTACK: Final = ".dstack.yml"

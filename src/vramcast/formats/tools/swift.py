@@ -33,8 +33,16 @@ from vramcast.formats.reading import (
 from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
-from vramcast.formats.tools.swift_former import is_former, read_former
-from vramcast.formats.tools.swift_tasks import HEADLESS, OWN_HEAD, RATED, TASKS, taught, texts_of
+from vramcast.formats.tools.swift_former import (
+    HEADLESS,
+    OWN_HEAD,
+    RATED,
+    TASKS,
+    is_former,
+    read_former,
+    taught,
+    texts_of,
+)
 from vramcast.formats.tools.transformers import ARGUMENTS, LISA, arguments_of, liger_of
 from vramcast.formats.tools.trl import generation_of
 from vramcast.formats.watched import Known, Watched

@@ -29,7 +29,7 @@ from vramcast.formats.reading import (
     written,
 )
 from vramcast.formats.table import Row, read_options
-from vramcast.formats.tools import torchtitan_registry, torchtitan_toml
+from vramcast.formats.tools import torchtitan_registry
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
 from vramcast.formats.tools.megatron_bridge import parse_python
 from vramcast.formats.watched import Known, Watched
@@ -84,7 +84,7 @@ def read(config: Config) -> Reading:
         return _registry(config)
     command = command_of(config, lambda words: sum(word.startswith("--") and "." in word for word in words))
     given = arguments(command.words)
-    said = torchtitan_registry.in_samples(torchtitan_toml.last_names(given))
+    said = torchtitan_registry.in_samples(torchtitan_registry.last_names(given))
     values = Watched(said, undecided=command.undecided)
     options = {"engine": "torchtitan", "shards": "everything"} | _walk(values, whole=False)
     options |= options_of_environment(command.variables)
@@ -99,7 +99,7 @@ def read(config: Config) -> Reading:
     gpus, nodes = values.count("nproc_per_node") or _cards(command), values.count("nnodes")
     weak = {}
     if file.endswith(".toml"):  # which tells the version, too
-        weak = {"engine": f"torchtitan@{torchtitan_toml.day_of(given)}"}
+        weak = {"engine": f"torchtitan@{torchtitan_registry.day_of(given)}"}
         del options["engine"]
     return Reading(
         "torchtitan", options, weak,
@@ -115,7 +115,7 @@ def _cards(command: Command) -> int | None:
 
 
 def _toml(config: Config) -> Reading:
-    values, day = torchtitan_toml.values_of(config)
+    values, day = torchtitan_registry.values_of_toml(config)
     options = {"shards": "everything"} | _walk(values, whole=True)
     unread = tuple(one for one in values.unread() if not _is_harmless(one.name))
     note = Note("its names are torchtitan's until {}, which is assumed; --engine torchtitan@VERSION says another", day)
@@ -129,8 +129,8 @@ def _walk(values: Watched, *, whole: bool) -> dict[str, Any]:
     options = read_options(ROWS[:-1] if one_a_step else ROWS, values)
     if mode := values.one_of("activation_checkpoint.mode", RECOMPUTE, option="recompute"):
         options["recompute"] = mode
-    parts = (_switches(values), _sharding(values), _pipeline(values), torchtitan_toml.read_older(values, whole=whole))
-    options = together(options, *parts)
+    parts = (_switches(values), _sharding(values), _pipeline(values))
+    options = together(options, *parts, torchtitan_registry.read_older(values, whole=whole))
     if (captured := values.flag("cuda_graphs")) is not None:
         options = together(options, {"engine-option": (f"cuda_graphs={str(captured).lower()}",)})
     for name, usual in USUAL.items():

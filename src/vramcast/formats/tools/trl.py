@@ -4,6 +4,11 @@
 `get_peft_config`, `get_quantization_config`, trl/scripts/*.py,
 trl/experimental/{orpo,cpo,prm}/*_config.py; fields of releases since 0.9.6 compared
 [handbook] huggingface/alignment-handbook src/alignment/{configs,model_utils}.py, scripts/*.py
+
+What TRL's arguments say of an engine that generates on the trainer's cards (`use_vllm`, `vllm_mode: colocate`).
+
+[TRL] huggingface/trl 1.9.0 trl/trainer/{grpo,rloo}_config.py, trl/generation/vllm_generation.py; until 0.29 the mode
+is "server" where nobody says it (#5255)
 """
 
 from __future__ import annotations
@@ -27,9 +32,43 @@ from vramcast.formats.reading import (
     together,
     without_none,
 )
-from vramcast.formats.tools import trl_rollout
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of, recompute_of
 from vramcast.formats.watched import Known, Watched
+
+ROWS: Final = (
+    Row("samples", "num_generations"),
+    Row("memory_fraction", "vllm_gpu_memory_utilization", 0.3),
+    Row("rollout_tp", "vllm_tensor_parallel_size"),
+    Row("context", "vllm_max_model_length"),
+    Row("sleep", "vllm_enable_sleep_mode", False),
+    Row("epochs", "num_iterations"),
+    Row("steps_per_generation", "steps_per_generation"),
+    Row("generation_batch_size", "generation_batch_size"),
+)
+
+MODES: Final = {"server": False, "colocate": True}
+"""`vllm_mode` -> whether the engine is on the trainer's cards."""
+
+
+def is_colocated(values: Watched, release: str = "") -> bool:
+    """Whether an engine generates on the trainer's cards.
+
+    Args:
+        release: the last one that has every name of these arguments; "": the newest does
+    """
+    colocated = values.one_of("vllm_mode", MODES)
+    return values.flag("use_vllm") is True and (not release if colocated is None else colocated)
+
+
+def rollout_of(values: Watched, release: str) -> dict[str, Any]:
+    """The options of `vramcast rl` beside those of the trainer; none where no engine is on its cards."""
+    if not is_colocated(values, release):
+        return {}
+    said = read_options(ROWS, values)
+    values.only("vllm_model_impl", "vllm")
+    entry = values.known.entry("num_generations") if values.known is not None else None
+    return {"rollout": "vllm", **({} if entry is None else {"samples": entry.default}), **said}
 
 
 class Method(NamedTuple):
@@ -208,7 +247,7 @@ def read_arguments(
     if method == "gkd":
         options = together(options, _distilled(values, options))
     last = last if version < COLOCATES_SINCE else ""
-    rollout = trl_rollout.rollout_of(values, last) if row.completion else {}
+    rollout = rollout_of(values, last) if row.completion else {}
     _of_method(values, method, last, options)
     read = arguments_of(values, file, fsdp=1 if former else 2)
     options = together(options, read.options)
@@ -379,11 +418,11 @@ def generation_of(values: Watched, release: str = "", *, answered: bool = False)
     """Micro-batches whose completions are made at once [TRL grpo_config.py `__post_init__`]; none beside a server.
 
     Args:
-        release: of TRL, as `trl_rollout.is_colocated` takes it
+        release: of TRL, as `is_colocated` takes it
         answered: `vramcast rl` reads the same file
     """
     if values.flag("use_vllm"):
-        if trl_rollout.is_colocated(values, release):
+        if is_colocated(values, release):
             values.cannot("use_vllm", COLOCATED[answered], option="rollout")
         values.ignore("steps_per_generation", "generation_batch_size")  # samples wait as tokens
         return {"engine-option": ("steps_per_generation=0",)}

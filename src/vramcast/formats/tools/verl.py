@@ -21,7 +21,6 @@ from vramcast.formats.environment import options_of_environment, unread_by_engin
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools.rollout_engine import REPLAYED
-from vramcast.formats.tools.verl_engines import TRAINS_WITH, as_fsdp, check_experts, engine_of
 from vramcast.formats.tools.verl_roles import (
     MCORE,
     MEGATRON,
@@ -29,6 +28,10 @@ from vramcast.formats.tools.verl_roles import (
     OF_REFERENCE,
     OF_SHARDED_CRITIC,
     OF_SPLIT_CRITIC,
+    TRAINS_WITH,
+    as_fsdp,
+    check_experts,
+    engine_of,
     network,
     rewards,
     version_of,
