@@ -67,7 +67,7 @@ def timed(work: Callable[[], Any]) -> tuple[Seconds, Any]:
 
 def load_transformers() -> None:
     """Import it, also beside a torchvision whose compiled part does not fit torch."""
-    from vramcast.tracing.vision_operators import prepare_torchvision
+    from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
     prepare_torchvision()
     import transformers.models.llama.modeling_llama  # noqa: F401

@@ -27,8 +27,8 @@ from vramcast.allocator import Settings
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.snapshot import Action
+from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 from vramcast.tracing.session import Session
-from vramcast.tracing.vision_operators import prepare_torchvision
 
 FOLDER: Final = Path(__file__).parent / "measured"
 LEVELS: Final = ("allocated", "reserved", "device")

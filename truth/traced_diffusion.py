@@ -232,7 +232,7 @@ CARDS: Final = {"NVIDIA L40S": "l40s", "A100-80GB": "a100-sxm4-80gb"}
 
 
 if __name__ == "__main__":
-    from vramcast.tracing.vision_operators import prepare_torchvision
+    from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
     logging.disable(logging.WARNING)  # of diffusers, about the types it would rather load
     prepare_torchvision()

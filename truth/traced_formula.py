@@ -18,9 +18,9 @@ import torch
 
 import vramcast
 from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import Tape
-from vramcast.tracing.vision_operators import prepare_torchvision
 from vramcast.units import round_up
 
 CARD: Final = "a100-sxm4-80gb"

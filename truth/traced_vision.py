@@ -207,7 +207,7 @@ def trained(question: Question) -> Session:
 @lru_cache(maxsize=1)
 def build(name: str) -> tuple[Any, tuple[int, ...]]:
     """A network without data and the shape of one image."""
-    from vramcast.tracing.vision_operators import prepare_torchvision
+    from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
     prepare_torchvision()
     import timm

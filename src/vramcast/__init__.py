@@ -9,8 +9,7 @@ from vramcast.version import __version__
 
 if TYPE_CHECKING:
     from vramcast.api import diagnose, plan, reconcile, replay, rl, serve, train
-    from vramcast.api.tracing import assert_fits, simulate, trace, vary
-    from vramcast.api.tuning import tune
+    from vramcast.api.tracing import assert_fits, simulate, trace, tune, vary
     from vramcast.notebook import load_ipython_extension
     from vramcast.sweeps.run import sweep
     from vramcast.watch.calibrate import calibrate
@@ -26,7 +25,7 @@ __all__ = [
 MODULES: Final = {
     **dict.fromkeys(("diagnose", "plan", "reconcile", "replay", "rl", "serve", "train"), "api"),
     **dict.fromkeys(("assert_fits", "simulate", "trace", "vary"), "api.tracing"),
-    "tune": "api.tuning", "sweep": "sweeps.run", "record_memory": "watch.hook", "calibrate": "watch.calibrate",
+    "tune": "api.tracing", "sweep": "sweeps.run", "record_memory": "watch.hook", "calibrate": "watch.calibrate",
     "load_ipython_extension": "notebook",
 }
 """Name -> where it is, imported when it is first asked for."""

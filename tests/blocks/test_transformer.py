@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from vramcast.blocks.diffusion.common import Step, count_elements, network_of
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import count_parameters, named_parameters
-from vramcast.blocks.sizes import Dispatch, Sizes
+from vramcast.blocks.parts import Dispatch, Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model

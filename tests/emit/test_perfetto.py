@@ -13,8 +13,7 @@ import pytest
 from tests.sources.snapshots.recordings import HEAP, TRUTH, event, read, recording, resolved
 from tests.sources.snapshots.test_torch_form import EVENTS, document
 from vramcast.domain.snapshot import Snapshot
-from vramcast.emit.memory_snapshot import save_snapshot, write_snapshot
-from vramcast.emit.perfetto import write_counters
+from vramcast.emit.memory_snapshot import save_snapshot, write_counters, write_snapshot
 from vramcast.errors import SourceError
 from vramcast.sources.snapshots import read_snapshot
 

@@ -18,7 +18,7 @@ from vramcast.engines.training import engine_of
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.checks import refuse_ignored
 from vramcast.estimate.training import answer
-from vramcast.operators.fake_quantised import LEARNED_RANGE, PER_TOKEN
+from vramcast.operators.linear import LEARNED_RANGE, PER_TOKEN
 from vramcast.question.build import build_job
 from vramcast.units import GIB, MIB
 

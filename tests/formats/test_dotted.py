@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramcast.formats.dotted import resolved
+from vramcast.formats.table import resolved
 from vramcast.formats.tools.verl import _resolved
 
 

@@ -18,7 +18,7 @@ from vramcast.formats.files import File, read_back
 from vramcast.formats.lines import words_of
 
 if importlib.util.find_spec("torchvision"):  # of another build of PyTorch, where traces are tested
-    from vramcast.tracing.vision_operators import prepare_torchvision
+    from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
     prepare_torchvision()
 
@@ -198,7 +198,7 @@ import json, os, socket, sys, traceback, torch, transformers
 import torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor
 from importlib.util import find_spec
 if find_spec('torchvision'):
-    from vramcast.tracing.vision_operators import prepare_torchvision
+    from vramcast.tracing.extensions.stand_ins import prepare_torchvision
     prepare_torchvision()
 from transformers.models.qwen3 import modeling_qwen3
 torch.set_num_threads(1)

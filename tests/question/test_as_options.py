@@ -27,9 +27,8 @@ from vramcast.engines.serving.table import SERVING as SERVERS
 from vramcast.engines.training import DIFFUSION
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
 from vramcast.estimate.training import answer
-from vramcast.question.amounts import Money, parse_hours, parse_money, parse_share
 from vramcast.question.files import read_job, save_job
-from vramcast.question.option import table_of
+from vramcast.question.option import Money, parse_hours, parse_money, parse_share, table_of
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.serving import DRAFT_KINDS
 from vramcast.question.tables import SERVE_OPTIONS as SERVING

@@ -124,7 +124,7 @@ def test_other_settings_keep_what_was_held_before() -> None:
 def test_every_form_of_report_is_made_of_every_form_of_profile(form: dict[str, bool], language: str) -> None:
     from datetime import date
 
-    from vramcast.emit.perfetto import write_counters
+    from vramcast.emit.memory_snapshot import write_counters
     from vramcast.report.shown import ShownReplay
     from vramcast.report.written.recordings import replay_report
 

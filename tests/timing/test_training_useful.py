@@ -7,7 +7,7 @@ import pytest
 
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
 from vramcast.domain.model import MLP, Attention, Head, Layer, Model, MoE

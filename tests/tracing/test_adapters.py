@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from vramcast.tracing.vision_operators import prepare_torchvision
+from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
 prepare_torchvision()
 transformers = pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 if find_spec("torchvision") is not None:
-    from vramcast.tracing.vision_operators import prepare_torchvision
+    from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
     prepare_torchvision()
 

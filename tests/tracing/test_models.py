@@ -10,8 +10,8 @@ for name in ("torchvision", "transformers", "diffusers"):
         pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.extensions.stand_ins import prepare_torchvision  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.vision_operators import prepare_torchvision  # noqa: E402
 
 prepare_torchvision()
 

@@ -8,8 +8,8 @@ import torch
 if find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed", allow_module_level=True)
 
+from vramcast.tracing.extensions.stand_ins import prepare_torchvision, with_stand_ins
 from vramcast.tracing.targets import unfetched
-from vramcast.tracing.vision_operators import prepare_torchvision, with_stand_ins
 
 prepare_torchvision()
 

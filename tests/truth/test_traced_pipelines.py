@@ -7,7 +7,7 @@ pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
 
 from truth.traced_pipelines import Unfit, predict
-from vramcast.tracing.vision_operators import prepare_torchvision
+from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
 FLUX = {
     "model": "black-forest-labs/FLUX.1-dev", "engine": "diffusers", "quant_dtype": "bf16",

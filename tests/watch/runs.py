@@ -7,8 +7,8 @@ from typing import Any
 from vramcast.api import job_of
 from vramcast.domain.job import Job
 from vramcast.domain.observation import Card, GpuSample, ProcessSample, Reading, RunInfo, TorchRun, TorchSample
+from vramcast.estimate.corrections import entry_bytes
 from vramcast.estimate.training import answer
-from vramcast.estimate.training_corrections import entry_bytes
 from vramcast.watch.recording import Recorder
 
 MIB = 1 << 20

@@ -14,8 +14,7 @@ from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report import replay_page
 from vramcast.web import static_site
 from vramcast.web.exchange import content_policy
-from vramcast.web.prepared import QUESTIONS, prepared
-from vramcast.web.static_site import RUNTIME, Site, build, runtime_in
+from vramcast.web.static_site import QUESTIONS, RUNTIME, Site, build, prepared, runtime_in
 
 WHEEL = "msgspec-0.22.0-cp314-cp314-pyemscripten_2026_0_wasm32.whl"
 LOCK = {"info": {"abi_version": "2026_0", "arch": "wasm32", "python": "3.14.2"}}

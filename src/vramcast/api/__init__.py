@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from vramcast.api.fixing import fitting_texts, write_fixed
     from vramcast.api.jobs import asks_which, question_of
     from vramcast.api.planning import planned_serving, planned_training
-    from vramcast.api.recordings import replay
-    from vramcast.api.shown import diagnose, diagnosis_of, plan, reconcile, rl, serve, train
+    from vramcast.api.shown import diagnose, diagnosis_of, plan, reconcile, replay, rl, serve, train
     from vramcast.api.tracing import traced_target
 
 MODULES: Final = {
     name: module for module, offered in {
-        "shown": ("diagnose", "diagnosis_of", "plan", "reconcile", "rl", "serve", "train"),
+        "shown": ("diagnose", "diagnosis_of", "plan", "reconcile", "replay", "rl", "serve", "train"),
         "answers": (
             "answer_to", "asks_serve", "job_of", "post_training_answer", "post_training_job_of", "serve_answer",
             "serve_job_of", "train_answer",
@@ -38,7 +37,6 @@ MODULES: Final = {
         "jobs": ("asks_which", "question_of"),
         "choices": ("card_choices", "fitting_models"),
         "planning": ("planned_serving", "planned_training"),
-        "recordings": ("replay",),
         "tracing": ("traced_target",),
         "fixing": ("fitting_texts", "write_fixed"),
     }.items() for name in offered

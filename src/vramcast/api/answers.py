@@ -13,7 +13,7 @@ from vramcast import catalogue, domain, engines, estimate, question, search
 from vramcast.api.jobs import question_of
 from vramcast.domain.job import Job
 from vramcast.errors import InvalidSpec
-from vramcast.question.amounts import headroom_of
+from vramcast.question.option import headroom_of
 from vramcast.question.options import NO_SEARCH, OPTIONS, parse
 
 if TYPE_CHECKING:

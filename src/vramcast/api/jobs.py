@@ -22,8 +22,8 @@ from vramcast.sources.resolve import resolve_checkpoint
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.planning import PlanAnswer
+    from vramcast.formats.merged import ForSearch
     from vramcast.formats.read import Given
-    from vramcast.formats.searched import ForSearch
     from vramcast.question.build import Resolve
 
 
@@ -86,7 +86,7 @@ def question_of(options: Mapping[str, Any], file: str | Path | None, asks: str) 
         given = formats.read.read_files(
             configs.paths, command=command, format_name=configs.format_name, line=configs.line, started=configs.given
         )
-        said = formats.searched.for_search(given, beneath | named, command, ignore_unread=configs.ignore_unread)
+        said = formats.merged.for_search(given, beneath | named, command, ignore_unread=configs.ignore_unread)
         merged = said.options
     elif configs:
         merged, said = formats.merged.with_configs(named, configs, command=command, beneath=beneath)

@@ -6,7 +6,7 @@ from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
     from vramcast.blocks import parameters as parameters
-    from vramcast.blocks import sizes as sizes
+    from vramcast.blocks import parts as parts
     from vramcast.blocks import transformer as transformer
 
 __getattr__ = submodules(__name__)

@@ -13,8 +13,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from vramcast.blocks import parts
-from vramcast.blocks.parts import adapter_of, project
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes, adapter_of, project
 from vramcast.domain.job import AttentionKernel, share
 from vramcast.domain.model import Attention, MultiLatentAttention, Norm
 from vramcast.errors import Unsupported

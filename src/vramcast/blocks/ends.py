@@ -12,8 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks import parts
-from vramcast.blocks.parts import project
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes, project
 from vramcast.domain.model import MLP, Head, Model, Norm
 from vramcast.domain.program import Category, Tensor
 from vramcast.errors import Note

@@ -24,8 +24,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from vramcast.blocks import parts
-from vramcast.blocks.parts import EXPERTS, adapter_of, project
-from vramcast.blocks.sizes import Dispatch, Sizes
+from vramcast.blocks.parts import EXPERTS, Dispatch, Sizes, adapter_of, project
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP, MoE
 from vramcast.domain.program import Category, Tensor

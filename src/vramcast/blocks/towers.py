@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks import parts
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.domain.model import Norm, Stack, VisionEmbedding
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value

@@ -27,8 +27,7 @@ from vramcast.blocks import parts
 from vramcast.blocks.attention import attention_block, latent_attention_block
 from vramcast.blocks.mlp import mlp_block, moe_block
 from vramcast.blocks.parameters.targets import parts_of
-from vramcast.blocks.parts import adapter_of, project
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes, adapter_of, project
 from vramcast.domain.job import share
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, MoE, MultiLatentAttention
 from vramcast.operators import aten

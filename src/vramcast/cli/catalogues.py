@@ -44,7 +44,7 @@ def models(
         named = with_cards_here({"gpus": gpus})["gpus"]
         length = None if context is None else parse_count("context", context)
         found = api.fitting_models(named, purpose=purpose, text=text, length=length)
-        shown = report.document.noun_json(found) if as_json else report.fitting.render(found, words)
+        shown = report.document.noun_json(found) if as_json else report.catalogue.fitting_table(found, words)
         click.echo(shown, nl=as_json)
         return 0 if found.fits else EXIT_DOES_NOT_FIT
     if context is not None:

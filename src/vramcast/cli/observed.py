@@ -78,7 +78,7 @@ def replay(
         found.write_html(html, words.language)
     if perfetto is not None:
         counters = {one.device: one.replayed for one in found.devices}
-        write_whole(perfetto, emit.perfetto.write_counters(recording, counters))
+        write_whole(perfetto, emit.memory_snapshot.write_counters(recording, counters))
     if write_snapshot is not None:
         write_whole(write_snapshot, emit.memory_snapshot.write_snapshot(recording))
     given = {

@@ -22,8 +22,7 @@ from vramcast.cli.shared import EXIT_DOES_NOT_FIT, given_options, json_option, l
 from vramcast.domain.answer import Answer
 from vramcast.domain.packing import Candidate
 from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, VramcastError, joined
-from vramcast.question.amounts import parse_bytes, parse_share
-from vramcast.question.option import TABLES, table_of
+from vramcast.question.option import TABLES, parse_bytes, parse_share, table_of
 from vramcast.report.messages import words_here
 from vramcast.watch import guard
 

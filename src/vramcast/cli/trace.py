@@ -258,7 +258,7 @@ def tune(
     vramcast tune train.py --gpu rtx-4090 --goal tokens/s --allow bf16,8bit --write tune.patch
     vramcast tune train.py --gpu t4 --goal memory -- --epochs 1
     """
-    from vramcast.api.tuning import check_patch, tuned_script, write_patch
+    from vramcast.api.tracing import check_patch, tuned_script, write_patch
 
     check_patch(patch, force=force)
     words = words_here(lang)

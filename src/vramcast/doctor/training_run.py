@@ -19,9 +19,9 @@ from vramcast.domain.observation import Highest, MeasuredRun
 from vramcast.domain.program import Category, events
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
+from vramcast.estimate.corrections import entry_bytes, training_facts
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import answer, rank_programs
-from vramcast.estimate.training_corrections import entry_bytes, training_facts
 from vramcast.units import format_bytes
 
 SAME_MODEL: Final = 0.01

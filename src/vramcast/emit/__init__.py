@@ -6,6 +6,5 @@ from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
     from vramcast.emit import memory_snapshot as memory_snapshot
-    from vramcast.emit import perfetto as perfetto
 
 __getattr__ = submodules(__name__)

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
-from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.blocks.parts import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.version import Version

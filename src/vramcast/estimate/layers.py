@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from vramcast.blocks.ends import embedding, head
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Model, Noun, Parameter

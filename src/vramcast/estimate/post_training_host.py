@@ -20,7 +20,6 @@ from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.program import Category
 from vramcast.engines.post_training import fsdp, megatron, trainer
 from vramcast.engines.post_training.batches import batches, trainer_cluster
-from vramcast.engines.post_training.networks import Held, Network
 from vramcast.engines.post_training.releases import (
     has_own_reference,
     leaves_cards,
@@ -29,6 +28,7 @@ from vramcast.engines.post_training.releases import (
     sleep_level,
 )
 from vramcast.engines.post_training.rollout import engine, rating_job
+from vramcast.engines.post_training.trainer import Held, Network
 from vramcast.errors import Note
 from vramcast.estimate import host_memory
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two

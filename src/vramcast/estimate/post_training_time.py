@@ -20,9 +20,9 @@ from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.serving import Version
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches, replicas, seen_from
-from vramcast.engines.post_training.networks import num_bytes
 from vramcast.engines.post_training.releases import leaves_cards
 from vramcast.engines.post_training.rollout import engine, serve_job
+from vramcast.engines.post_training.trainer import num_bytes
 from vramcast.errors import Note
 from vramcast.estimate.speed import timed as timed_serving
 from vramcast.estimate.step_time import timed as timed_step

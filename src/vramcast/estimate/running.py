@@ -23,7 +23,7 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import Note
 from vramcast.states.storage import FORMATS
-from vramcast.timing.drafts import Accepted, Drafting, accepted
+from vramcast.timing.steps import Accepted, Drafting, accepted
 from vramcast.timing.work import Execution, Placement
 from vramcast.units import ceil_div
 

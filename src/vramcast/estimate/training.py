@@ -31,11 +31,11 @@ from vramcast.engines.eager.trl import uncounted
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.errors import Note, UnknownName
 from vramcast.estimate.checks import check
+from vramcast.estimate.corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.cost import asked_of, with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.interval import SLACKS, interval, training_traits
 from vramcast.estimate.ranks import GIVES_BACK, RankNeed, ended_at_card, rank_answer, rank_need, slack_share
-from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES
 
 PLAYED: Final = 16

@@ -179,7 +179,7 @@ def _eager_style(job: Job, width: int) -> Style:
     if job.engine == "torchtitan" or (job.engine == "torchtune" and plan.peft is None):
         norm = engines.torchtune.norm_of(job) if job.engine == "torchtune" else "torch"
         kind = "compiled" if plan.compile else "eager"
-        sizes = blocks.sizes.Sizes(
+        sizes = blocks.parts.Sizes(
             batch=1, seq_len=job.workload.seq_len, hidden=job.model.hidden,
             numerics=operators.linear.Numerics(2, 2, 2, 2),
             norm="compiled" if plan.compile else norm, activation=kind,

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from vramcast.formats import read as read
     from vramcast.formats import reading as reading
     from vramcast.formats import registry as registry
-    from vramcast.formats import searched as searched
     from vramcast.formats import write as write
 
 __getattr__ = submodules(__name__)

@@ -20,9 +20,9 @@ from vramcast.domain.model import Checkpoint
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.version import version_text
 from vramcast.engines.post_training.batches import usual_budget
-from vramcast.engines.post_training.networks import ON_HOST
 from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
 from vramcast.engines.post_training.rollout import serve_job
+from vramcast.engines.post_training.trainer import ON_HOST
 from vramcast.engines.training import PURE
 from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import PLACEHOLDER, File, hub_id

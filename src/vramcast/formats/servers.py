@@ -16,7 +16,6 @@ from vramcast.catalogue.formats import load_format
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
 from vramcast.errors import Note, SourceError
-from vramcast.formats.environment import unread_environment
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import IN_THE_FOLDER, by_hand, head_of, one_of_several
 from vramcast.formats.lines import HEAD, Line, Table, array, commented, comments, exports
@@ -32,7 +31,7 @@ from vramcast.formats.reading import (
     plain,
     written,
 )
-from vramcast.formats.unread import without_comments
+from vramcast.formats.unread import unread_environment, without_comments
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options
 from vramcast.sources.logs.options import Target, negated, translated

@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
-from vramcast.operators.fake_quantised import Fake, rounding_bytes
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import Fake, rounding_bytes
 from vramcast.operators.loss import TORCHTUNE_CHUNKS, Vocabulary, cross_entropy, scalar
 from vramcast.units import FP32, GIB, MIB, ceil_div
 

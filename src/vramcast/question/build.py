@@ -29,7 +29,7 @@ from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
 from vramcast.engines.training import DIFFUSION, PURE, TRAINING, checkout
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
-from vramcast.question.amounts import parse_bytes
+from vramcast.question.option import parse_bytes
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, given_of, parse
 
 NounT = TypeVar("NounT")

@@ -15,8 +15,8 @@ from vramcast.domain.model import Head
 from vramcast.domain.planning import Goal, Limits, ServeSpace
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, Note, UnknownName
-from vramcast.question.amounts import headroom_of
 from vramcast.question.build import Resolve, market_of
+from vramcast.question.option import headroom_of
 from vramcast.question.options import Kind, Option, given_of, parse, parse_count
 from vramcast.question.serving import build_serving, default_engine, parse_engine
 from vramcast.question.tables import PLAN_OPTIONS, SERVE_OPTIONS

@@ -16,7 +16,6 @@ from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.engines.training import PURE, TRAINING
 from vramcast.errors import InvalidSpec, Note, UnknownName
-from vramcast.question.amounts import headroom_of, parse_hours, parse_money
 from vramcast.question.build import (
     Resolve,
     build_job,
@@ -31,6 +30,7 @@ from vramcast.question.build import (
     training_engine,
     with_lengths,
 )
+from vramcast.question.option import headroom_of, parse_hours, parse_money
 from vramcast.question.options import OPTIONS, ZERO, given_of, parse, parse_count
 from vramcast.question.tables import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
 from vramcast.search.inverse import Question

@@ -29,8 +29,7 @@ from vramcast.domain.trace_job import (
     TraceJob,
 )
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported
-from vramcast.question.amounts import parse_bytes
-from vramcast.question.option import Kind, Option, choice_of
+from vramcast.question.option import Kind, Option, choice_of, parse_bytes
 from vramcast.question.options import HEADROOM, NO_SEARCH, parse, parse_count
 from vramcast.question.varied import FIELDS, parse_axes
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from vramcast.domain.trace_job import ScriptJob
-from vramcast.domain.tuned import ALLOWED, CHANGES, GOALS, TuneJob
+from vramcast.domain.varied import ALLOWED, CHANGES, GOALS, TuneJob
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.question.amounts import headroom_of
-from vramcast.question.option import Kind, Option
+from vramcast.question.option import Kind, Option, headroom_of
 from vramcast.question.options import HEADROOM, parse
 from vramcast.question.tracing import NOTEBOOK, STANDARD_INPUT, TRACE_OPTIONS, build_script, is_command
 

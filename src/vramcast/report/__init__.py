@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from vramcast.report import columns as columns
     from vramcast.report import document as document
     from vramcast.report import failure as failure
-    from vramcast.report import fitting as fitting
     from vramcast.report import measured as measured
     from vramcast.report import messages as messages
     from vramcast.report import picture as picture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from vramcast.domain.tuned import MEMORY, TOKENS, TunedAnswer, TunedRun
+from vramcast.domain.varied import MEMORY, TOKENS, TunedAnswer, TunedRun
 from vramcast.report.columns import table_lines
 from vramcast.report.document import SCHEMA, as_text, plain
 from vramcast.report.messages import Shown, Words

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from vramcast.domain.model import Parameter
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.states.optimizers import OptimizerRule
-from vramcast.states.shapes import Shape, elements
+from vramcast.states.optimizers import OptimizerRule, Shape, elements
 
 
 class Weight(Struct, frozen=True):

@@ -45,7 +45,7 @@ from vramcast.domain.model import (
     Split,
 )
 from vramcast.parallel.layout import Layout
-from vramcast.states.shapes import local_shape
+from vramcast.states.optimizers import local_shape
 from vramcast.states.storage import format_of, local_kv_heads, state_bytes, token_bytes
 from vramcast.timing.kernels import WHOLE
 from vramcast.timing.work import FUSED, ROUTING, SCAN_CHUNK, Placement, Setting, Sizes, Step, Work, collective
@@ -249,7 +249,7 @@ def _activation(mlp: MLP, rows: int, width: int, ranks: int, element: int) -> Wo
 def _tape(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
     """Every operator that eager PyTorch starts."""
     step, placement = setting.step, setting.placement
-    sizes = blocks.sizes.Sizes(
+    sizes = blocks.parts.Sizes(
         batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
         numerics=operators.linear.Numerics(*(placement.width,) * 4),
     )

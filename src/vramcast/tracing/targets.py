@@ -26,10 +26,9 @@ from vramcast.sources.resolve import config_of, read_config
 from vramcast.tracing.environment.hub import loading_nothing_unread
 from vramcast.tracing.environment.saving import Unread
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
-from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
+from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting, prepare_torchvision
 from vramcast.tracing.packages import OWN
 from vramcast.tracing.result import TORCH, line_of
-from vramcast.tracing.vision_operators import prepare_torchvision
 
 META_TENSOR: Final = re.compile(r"\bMeta(\w+)Type\b")
 """How C++ names the tensors of a simulated card."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vramcast import watch
 from vramcast.domain.observation import Event, EventKind, Reading, RunInfo
 from vramcast.errors import InvalidSpec
-from vramcast.question.amounts import parse_bytes
+from vramcast.question.option import parse_bytes
 from vramcast.report.messages import Words
 from vramcast.version import __version__
 from vramcast.watch.following import Expected, Following, Rules, expected_of

@@ -24,10 +24,10 @@ from vramcast.estimate.training import answer, needed_bytes
 from vramcast.report.messages import Words
 from vramcast.report.plan_document import reason_words
 from vramcast.search.training.balance import Piece, balanced, best_split
-from vramcast.search.training.extents import NotAffine, affine
 from vramcast.search.training.limits import label, options
 from vramcast.search.training.megatron import blocks
 from vramcast.search.training.search import search
+from vramcast.search.training.states import NotAffine, affine
 
 # The search finds what trying every plan finds, and says what to do where none fits.
 

@@ -113,7 +113,7 @@ def test_rows_that_stand_in_and_what_is_made_of_them_are_asked_for_no_more_than_
 def test_a_tokenizer_that_stands_in_pads_starts_and_ends_where_its_family_does():
     pytest.importorskip("transformers")
     from vramcast.tracing.environment.repositories import _model_files, _specials
-    from vramcast.tracing.vision_operators import prepare_torchvision
+    from vramcast.tracing.extensions.stand_ins import prepare_torchvision
 
     prepare_torchvision()  # as every run does: transformers' processors import it
     assert _specials({"model_type": "bert", "vocab_size": 30522})["pad"][1] == 0

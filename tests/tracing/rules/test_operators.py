@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes, unique_by_key_bytes
+from vramcast.tracing.rules.sorting import radix_sort_bytes, scan_bytes, segmented_sort_bytes, unique_by_key_bytes
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import Phase
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.api.tuning import tune
+from vramcast.api.tracing import tune
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.tracing.tuning.edits import INCOMPLETE
 

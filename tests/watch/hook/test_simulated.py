@@ -17,8 +17,8 @@ from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.domain.answer import Peak  # noqa: E402
 from vramcast.domain.observation import EventKind, TorchSample  # noqa: E402
 from vramcast.sources.snapshots import read_snapshot  # noqa: E402
+from vramcast.tracing.extensions.stand_ins import prepare_torchvision  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.vision_operators import prepare_torchvision  # noqa: E402
 from vramcast.units import GIB  # noqa: E402
 from vramcast.watch.recording import Recording, read_run  # noqa: E402
 

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 import vramcast
 from vramcast.web.exchange import LARGEST_TEXT
-from vramcast.web.prepared import QUESTIONS
 from vramcast.web.service import answered
+from vramcast.web.static_site import QUESTIONS
 
 from .conftest import EXAMPLES, LOG, PHONE, Opened, downloaded, go, sizes
 

@@ -51,7 +51,7 @@ from vramcast.parallel.fsdp import (
     scatter_accumulated,
     sharded_gradients,
 )
-from vramcast.states.shapes import sharded_shape
+from vramcast.states.optimizers import sharded_shape
 from vramcast.states.steps import Weight, state_program, weight_program
 from vramcast.units import FP32
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from vramcast import operators
 from vramcast.blocks.ends import boundary, chained, embedding, head
 from vramcast.blocks.mlp import is_router
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.blocks.towers import entrance, exit_of, given_bytes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel

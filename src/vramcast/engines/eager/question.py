@@ -3,7 +3,7 @@
 Training that is aware of the quantisation to come: which layers round, and what is not modelled of it.
 
 [QAT] pytorch/ao v0.17.0 torchao/quantization/qat/api.py `_qat_config_transform`: every `nn.Linear` of the network,
-which the stacked experts of transformers 5 are not; operators/fake_quantised.py
+which the stacked experts of transformers 5 are not; operators/linear.py
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.lengths import image_positions
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
-from vramcast.blocks.parts import EXPERTS
-from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.blocks.parts import EXPERTS, Sizes, norm_variant
 from vramcast.blocks.transformer import STEPS
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import (
@@ -50,8 +49,7 @@ from vramcast.engines.eager.trl import loads_fp32, reentrant
 from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import behaviour, left_sentences, left_whole
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
-from vramcast.operators.fake_quantised import MX, Fake
-from vramcast.operators.linear import NUMERICS, QUANTISED, Numerics
+from vramcast.operators.linear import MX, NUMERICS, QUANTISED, Fake, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.states.optimizers import optimizer
 from vramcast.units import DTYPE_BITS, FP32, HALF, ceil_div

@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of, word_outside
-from vramcast.blocks.parts import EXPERTS, corrected
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import EXPERTS, Sizes, corrected
 from vramcast.blocks.towers import is_behind
 from vramcast.domain.model import Model, Parameter, Split, Stack
 from vramcast.operators.linear import QUANTISED, Numerics

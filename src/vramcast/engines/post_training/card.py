@@ -19,7 +19,6 @@ from vramcast.domain.program import Alloc, Free, Node, Program
 from vramcast.engines.eager.checks import text_sentences
 from vramcast.engines.post_training import trainer
 from vramcast.engines.post_training.batches import Batches, batches, seen_from, usual_budget
-from vramcast.engines.post_training.networks import Held, Network, alloc, free, num_bytes
 from vramcast.engines.post_training.releases import (
     MICRO_TOKENS,
     Release,
@@ -32,6 +31,7 @@ from vramcast.engines.post_training.releases import (
     sleep_level,
 )
 from vramcast.engines.post_training.rollout import Engine, engine, rating_job
+from vramcast.engines.post_training.trainer import Held, Network, alloc, free, num_bytes
 from vramcast.errors import Note
 
 TRAINER: Final = "trainer"

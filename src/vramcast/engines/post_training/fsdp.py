@@ -33,8 +33,8 @@ from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
 from vramcast.engines.eager.recipe import Recipe, Sharding, parts
 from vramcast.engines.eager.releases import with_its_kernels
 from vramcast.engines.post_training.batches import Batches, part_of
-from vramcast.engines.post_training.networks import ON_HOST, Network, alloc, num_bytes
 from vramcast.engines.post_training.releases import Release, has_own_reference, release_of
+from vramcast.engines.post_training.trainer import ON_HOST, Network, alloc, num_bytes
 from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.loss import policy_loss
 from vramcast.states.steps import state_program

@@ -24,8 +24,8 @@ from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end
 from vramcast.engines.eager.releases import sharder
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
-from vramcast.engines.post_training.networks import Network, num_bytes
 from vramcast.engines.post_training.releases import release_of
+from vramcast.engines.post_training.trainer import Network, num_bytes
 from vramcast.engines.training import Sharder, engine_of
 from vramcast.units import ceil_div
 

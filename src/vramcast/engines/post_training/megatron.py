@@ -19,8 +19,8 @@ from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
 from vramcast.engines.megatron import ranks
 from vramcast.engines.post_training.batches import Batches, batches, trainer_cluster
-from vramcast.engines.post_training.networks import ON_HOST, Network
 from vramcast.engines.post_training.releases import is_swift_on_megatron, release_of
+from vramcast.engines.post_training.trainer import ON_HOST, Network
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import MIB, ceil_div
 

@@ -26,7 +26,7 @@ from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.eager.releases import with_its_kernels
 from vramcast.engines.eager.zero import Zero, frozen_load, rating_pass, zero_phases
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
-from vramcast.engines.post_training.networks import Network
+from vramcast.engines.post_training.trainer import Network
 from vramcast.operators.linear import Numerics
 from vramcast.operators.loss import upcast_policy_loss
 

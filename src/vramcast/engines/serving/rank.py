@@ -44,7 +44,7 @@ from vramcast.engines.serving.weights import (
 )
 from vramcast.errors import InvalidSpec, Note
 from vramcast.parallel.layout import Layout
-from vramcast.states.shapes import local_shape
+from vramcast.states.optimizers import local_shape
 from vramcast.states.storage import format_of, is_linear
 from vramcast.units import ceil_div
 

@@ -40,7 +40,7 @@ from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.errors import Note
 from vramcast.parallel.layout import Layout
-from vramcast.states.shapes import local_shape
+from vramcast.states.optimizers import local_shape
 from vramcast.states.storage import format_for, format_of, is_expert
 from vramcast.units import MIB, ceil_div, round_up
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from vramcast import operators
 from vramcast.blocks import parts
 from vramcast.blocks.mlp import is_router
-from vramcast.blocks.parts import project
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes, project
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Layer, Model, Norm

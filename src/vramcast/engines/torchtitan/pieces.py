@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.domain.model import Layer, Model, Parameter
 from vramcast.domain.program import Category, Free, Program, Tensor, live_at_end
 from vramcast.engines.torchtitan import model as graphs
@@ -21,7 +21,7 @@ from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower
 from vramcast.parallel.fsdp import Fsdp, Stage, Unit, unit
 from vramcast.parallel.layout import Layout
-from vramcast.states.shapes import local_shape, sharded_shape
+from vramcast.states.optimizers import local_shape, sharded_shape
 from vramcast.states.steps import Weight, kind_of
 
 MOST_KNOWN: Final = 512

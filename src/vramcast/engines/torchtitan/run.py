@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase, RankProgram
 from vramcast.domain.model import Attention, Layer, Model

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast.blocks.sizes import Dispatch, Sizes
+from vramcast.blocks.parts import Dispatch, Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
 from vramcast.domain.model import Attention, LinearAttention, Mamba, MultiLatentAttention
 from vramcast.domain.version import date_text

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from vramcast.blocks.ends import boundary, chained
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.blocks.parts import project
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes, project
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.cublas import blas_workspace
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import boundary, chained, embedding, logits
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixer, Model, MultiLatentAttention, Run

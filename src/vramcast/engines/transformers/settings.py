@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import named_parameters
-from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.blocks.parts import Sizes, norm_variant
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Model, Stack, StoredWeights

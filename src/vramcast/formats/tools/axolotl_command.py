@@ -8,10 +8,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from vramcast.formats.environment import unread_environment
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, arguments, command_of, shown
 from vramcast.formats.tools import axolotl, hf_command
 from vramcast.formats.tools.hf_command import Launch
+from vramcast.formats.unread import unread_environment
 
 MODULE: Final = "axolotl/cli/train.py"
 

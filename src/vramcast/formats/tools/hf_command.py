@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import load_format, presets
 from vramcast.errors import Note
-from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
     ELSEWHERE,
     Command,
@@ -42,7 +41,7 @@ from vramcast.formats.tools import accelerate, fms, trl, trl_script
 from vramcast.formats.tools.llamafactory import read_factory
 from vramcast.formats.tools.transformers import ARGUMENTS, LENGTHS, arguments_of, liger_of, precision_of, recompute_of
 from vramcast.formats.tools.trl import LOADED
-from vramcast.formats.unread import OF_TRL, SCRIPT, STARTS
+from vramcast.formats.unread import OF_TRL, SCRIPT, STARTS, options_of_environment, ranks_of, unread_environment
 from vramcast.formats.watched import Known, Watched
 
 EXAMPLES: Final = Known("transformers", "examples", (ARGUMENTS,))

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.errors import Note, Unsupported, VramcastError
-from vramcast.formats.dotted import nested, value_of
-from vramcast.formats.environment import options_of_environment, unread_environment
 from vramcast.formats.files import File, Order, hub_id
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, arguments, command_of, together, written
-from vramcast.formats.table import Refusal, Row, read_options, refuse
+from vramcast.formats.table import Refusal, Row, nested, read_options, refuse, value_of
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
+from vramcast.formats.unread import options_of_environment, unread_environment
 from vramcast.formats.watched import Known, Watched
 
 KNOWN: Final = Known("litgpt", "config")

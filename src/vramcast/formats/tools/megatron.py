@@ -16,7 +16,6 @@ from vramcast.domain.model import Model, MoE
 from vramcast.engines.megatron.chunk import stage_layers
 from vramcast.engines.megatron.options import Context, Options, options_of
 from vramcast.errors import Note, Unsupported
-from vramcast.formats.environment import options_of_environment, ranks_of
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table, when
@@ -36,6 +35,7 @@ from vramcast.formats.tools.megatron_model import (
     vocabulary_of,
 )
 from vramcast.formats.tools.megatron_network import entry_script, is_hybrid, model_arguments, unsaid_features
+from vramcast.formats.unread import options_of_environment, ranks_of
 from vramcast.formats.watched import Known, Watched
 from vramcast.question.options import OPTIONS
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from vramcast.errors import Note
-from vramcast.formats.environment import unread_environment
 from vramcast.formats.reading import Command, Unread, plain, table
+from vramcast.formats.unread import unread_environment
 from vramcast.formats.watched import Known, Watched, is_unset
 
 ARGUMENTS: Final = "MODEL_ARGS"

@@ -13,9 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from vramcast.errors import Note, Unsupported
-from vramcast.formats.dotted import flat, resolved, value_of
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, command_of
-from vramcast.formats.table import Row, read_options
+from vramcast.formats.table import Row, flat, read_options, resolved, value_of
 from vramcast.formats.tools.rollout_engine import REPLAYED, Passed, passed_on
 from vramcast.formats.tools.verl import ON_HOST, OVERRIDE
 from vramcast.formats.watched import Known, Watched

@@ -13,9 +13,9 @@ from typing import Any, Final
 from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import Version, read_version
 from vramcast.errors import Note
-from vramcast.formats.environment import options_of_environment, unread_by_engines
 from vramcast.formats.reading import NOT_MODELLED, Config, Reading, Unread, arguments, command_of
 from vramcast.formats.table import Row, read_options
+from vramcast.formats.unread import options_of_environment, unread_by_engines
 from vramcast.formats.watched import Known, Watched
 
 NAMES: Final = Known("openrlhf", "options")

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.errors import Note
-from vramcast.formats.dotted import flat, nested
 from vramcast.formats.reading import Config, Unread
+from vramcast.formats.table import flat, nested
 from vramcast.formats.tools import sglang, vllm
 from vramcast.formats.watched import Known
 

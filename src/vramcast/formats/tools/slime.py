@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import Config, Reading, arguments, command_of
 from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools.megatron import OF_NETWORK
 from vramcast.formats.tools.rollout_engine import Passed, passed_on
+from vramcast.formats.unread import options_of_environment
 from vramcast.formats.watched import Known, Watched, is_unset
 
 PROGRAM: Final = re.compile(r"(?:^|/)train(?:_async)?\.py$")

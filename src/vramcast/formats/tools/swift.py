@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from vramcast.catalogue.formats import presets
 from vramcast.errors import Note
-from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
     ELSEWHERE,
     Command,
@@ -45,6 +44,7 @@ from vramcast.formats.tools.swift_former import (
 )
 from vramcast.formats.tools.transformers import ARGUMENTS, LISA, arguments_of, liger_of
 from vramcast.formats.tools.trl import generation_of
+from vramcast.formats.unread import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
 

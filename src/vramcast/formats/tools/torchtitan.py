@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
 from vramcast.errors import Note, Unsupported
-from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table, when
@@ -32,6 +31,7 @@ from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import torchtitan_registry
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
 from vramcast.formats.tools.megatron_bridge import parse_python
+from vramcast.formats.unread import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
 

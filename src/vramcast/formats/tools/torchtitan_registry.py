@@ -19,8 +19,8 @@ from vramcast.catalogue.formats import networks_of
 from vramcast.catalogue.tables import NoDocument, parse_toml
 from vramcast.errors import Note, SourceError, UnknownName
 from vramcast.families import model_from_config
-from vramcast.formats.dotted import flat
 from vramcast.formats.reading import Config, Unread
+from vramcast.formats.table import flat
 from vramcast.formats.tools.bridge_recipe import read_calls
 from vramcast.formats.watched import Known, Watched
 

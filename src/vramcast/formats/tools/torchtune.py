@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from vramcast.catalogue.formats import networks_of
 from vramcast.errors import Note, Unsupported
-from vramcast.formats.dotted import flat, nested, resolved, value_of
-from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
     ELSEWHERE,
     NO_GPU,
@@ -26,7 +24,8 @@ from vramcast.formats.reading import (
     shown,
     together,
 )
-from vramcast.formats.table import Row, read_options
+from vramcast.formats.table import Row, flat, nested, read_options, resolved, value_of
+from vramcast.formats.unread import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.watched import Known, Watched
 
 KNOWN: Final = Known("torchtune", "config")

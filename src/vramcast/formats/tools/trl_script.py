@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from vramcast.errors import Note
-from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.python_calls import SET, Call, Open, calls_of, unasked
 from vramcast.formats.reading import Config, Reading, Unread, arguments, shown, together
 from vramcast.formats.tools import trl
+from vramcast.formats.unread import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.watched import Known
 
 LOADER: Final = re.compile(r"(?:Auto)?(?:Model\w*|\w*For\w+)\.from_pretrained$")

@@ -16,10 +16,8 @@ from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import read_version, version_text
 from vramcast.engines.post_training.releases import FRAMEWORKS
 from vramcast.errors import Note
-from vramcast.formats.dotted import DEEPEST, flat, value_of
-from vramcast.formats.environment import options_of_environment, unread_by_engines
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
-from vramcast.formats.table import Row, read_options
+from vramcast.formats.table import DEEPEST, Row, flat, read_options, value_of
 from vramcast.formats.tools.rollout_engine import REPLAYED
 from vramcast.formats.tools.verl_roles import (
     MCORE,
@@ -36,6 +34,7 @@ from vramcast.formats.tools.verl_roles import (
     rewards,
     version_of,
 )
+from vramcast.formats.unread import options_of_environment, unread_by_engines
 from vramcast.formats.watched import Known, Watched
 
 ROLE: Final = "actor_rollout_ref."

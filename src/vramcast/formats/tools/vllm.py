@@ -14,7 +14,6 @@ from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.vllm.settings import ATTENTION_BACKENDS, BACKEND_ARGUMENT_SINCE, KNOWN
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Note
-from vramcast.formats.environment import KERNELS
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import Config, Reading, plain, written
@@ -32,6 +31,7 @@ from vramcast.formats.servers import (
     table_of,
     targets_of,
 )
+from vramcast.formats.unread import KERNELS
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import vllm as vllm_logs
 

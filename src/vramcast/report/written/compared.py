@@ -14,7 +14,7 @@ from vramcast.domain.answer import LedgerEntry
 from vramcast.domain.trace_job import Holding
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
-from vramcast.question.amounts import parse_bytes, parse_share
+from vramcast.question.option import parse_bytes, parse_share
 from vramcast.report.columns import table_lines
 from vramcast.report.document import SCHEMA
 from vramcast.report.messages import Words

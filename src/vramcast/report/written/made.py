@@ -10,11 +10,11 @@ from typing import Any, Final
 from vramcast.errors import InvalidSpec
 from vramcast.report.messages import Words
 from vramcast.report.written.answers import answer_report
+from vramcast.report.written.brief import plan_report
 from vramcast.report.written.compared import compared_report
 from vramcast.report.written.html import html
 from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Report
-from vramcast.report.written.plans import plan_report
 from vramcast.report.written.recordings import diagnosis_report, replay_report, trace_report
 from vramcast.sources.files import check_writable
 

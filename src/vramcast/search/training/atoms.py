@@ -22,8 +22,7 @@ from vramcast.engines.megatron.options import Context
 from vramcast.engines.megatron.run import buffers, inputs, weights_of, workspaces
 from vramcast.operators.lowering import Lowered
 from vramcast.search.training.degrees import Grid
-from vramcast.search.training.extents import Counts, Extents, NotAffine, affine, tabulate
-from vramcast.search.training.states import WeightGroups
+from vramcast.search.training.states import Counts, Extents, NotAffine, WeightGroups, affine, tabulate
 from vramcast.states.megatron import Weight
 
 Shape = tuple[int, ...]

@@ -20,7 +20,7 @@ from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import host_need, shortfall
 from vramcast.estimate.variants import recipes
-from vramcast.search.training.extents import Counts
+from vramcast.search.training.states import Counts
 
 UNEVEN: Final = 2
 """Sizes of a middle stage that are looked at where layers do not divide evenly."""

@@ -33,9 +33,9 @@ from vramcast.estimate.training import rank_programs
 from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import PROBES
 from vramcast.search.training.degrees import divisors, possible
-from vramcast.search.training.extents import Counts, NotAffine, affine, with_arrays
 from vramcast.search.training.megatron import Block, Memories, blocks
 from vramcast.search.training.pool import Plans, Questions, num_splits
+from vramcast.search.training.states import Counts, NotAffine, affine, with_arrays
 from vramcast.search.training.times import steps_s
 
 LARGEST_MICRO_BATCH: Final = 64

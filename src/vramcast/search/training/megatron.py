@@ -28,7 +28,6 @@ from vramcast.estimate.training_styles import recipe_of
 from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
-from vramcast.search.training.extents import Counts, with_arrays
 from vramcast.search.training.stages import (
     Recomputation,
     Recomputations,
@@ -41,7 +40,7 @@ from vramcast.search.training.stages import (
     step_peak,
     weights_of_role,
 )
-from vramcast.search.training.states import Ranks, held_states
+from vramcast.search.training.states import Counts, Ranks, held_states, with_arrays
 from vramcast.search.training.times import Seconds, Times
 from vramcast.states.megatron import StateRules
 

@@ -13,7 +13,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan
 from vramcast.domain.planning import Goal, Limits
 from vramcast.domain.verdict import usable_bytes
-from vramcast.search.training.extents import Counts
+from vramcast.search.training.states import Counts
 
 Seconds = Any
 """An array of float64, one for each plan."""

@@ -26,8 +26,7 @@ from vramcast.engines.megatron.options import Context
 from vramcast.parallel.layout import Slot, interleaved, one_forward_one_backward
 from vramcast.search.training.atoms import EMBEDDING, HEAD, HEAD_BESIDE_EMBEDDING, Atoms, Passes, Piece
 from vramcast.search.training.degrees import Stages
-from vramcast.search.training.extents import Counts, Extents, freed, held, joined
-from vramcast.search.training.states import WeightGroups, joined_groups
+from vramcast.search.training.states import Counts, Extents, WeightGroups, freed, held, joined, joined_groups
 
 MOST_KNOWN: Final = 1024
 """Chunks whose pieces are kept: every kind of card asks for the same ones [count]."""

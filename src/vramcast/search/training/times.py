@@ -18,8 +18,8 @@ from vramcast.estimate.step_time import NOISE_S, Exchange, Stage, causes_of, com
 from vramcast.estimate.training_styles import Recipe, recipe_of
 from vramcast.search.training.atoms import EMBEDDING, HEAD, Atoms, Piece
 from vramcast.search.training.degrees import Stages
-from vramcast.search.training.extents import Counts, with_arrays
 from vramcast.search.training.stages import Recomputation, Recomputations, Role, pieces
+from vramcast.search.training.states import Counts, with_arrays
 from vramcast.timing.training.fabric import Route, spread_of
 from vramcast.timing.training.layer import (
     Elements,

@@ -42,7 +42,7 @@ from vramcast.domain.model import (
     Parameter,
 )
 from vramcast.parallel.layout import Layout
-from vramcast.states.shapes import local_shape
+from vramcast.states.optimizers import local_shape
 from vramcast.timing.training.parts import Operator, Shape, Style, part_of
 from vramcast.timing.work import FUSED, SCAN_CHUNK
 from vramcast.units import FP32
@@ -93,7 +93,7 @@ def output_elements(model: Model) -> int:
 
 
 if TYPE_CHECKING:
-    from vramcast.blocks.sizes import Sizes
+    from vramcast.blocks.parts import Sizes
 
 
 def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:

@@ -180,7 +180,7 @@ def _share(gpu: Gpu, dtype: str) -> Share:
 
 
 if TYPE_CHECKING:
-    from vramcast.blocks.sizes import Sizes
+    from vramcast.blocks.parts import Sizes
 
 
 BOUNDS: Final[dict[str, tuple[str, ...]]] = {

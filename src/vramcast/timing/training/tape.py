@@ -25,7 +25,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.parts import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.model import Layer
 from vramcast.operators.graph import Operator as Taped

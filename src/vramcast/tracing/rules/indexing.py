@@ -30,8 +30,8 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules import engine
-from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, unique_by_key_bytes
 from vramcast.tracing.rules.layouts import INT64, accumulator, contiguous_copy, num_bytes
+from vramcast.tracing.rules.sorting import radix_sort_bytes, scan_bytes, unique_by_key_bytes
 
 MASKS: Final = frozenset({torch.bool, torch.uint8})
 COORDINATES: Final = "coordinates of a mask"

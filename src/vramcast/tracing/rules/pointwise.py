@@ -24,8 +24,8 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.cub import radix_sort_bytes
 from vramcast.tracing.rules.layouts import accumulator, like, num_bytes
+from vramcast.tracing.rules.sorting import radix_sort_bytes
 from vramcast.units import ceil_div
 
 UNARY: Final = (

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
-from vramcast.domain.tuned import TuneJob
+from vramcast.domain.varied import TuneJob
 from vramcast.errors import NOTHING, Note
 from vramcast.question.varied import CALLED
 from vramcast.states.optimizers import OPTIMIZERS

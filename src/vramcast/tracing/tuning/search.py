@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.program import Category
 from vramcast.domain.trace_job import ScriptJob, TraceAnswer
-from vramcast.domain.tuned import MEMORY, SAMPLES, TOKENS, TunedAnswer, TunedRun, TuneJob
+from vramcast.domain.varied import MEMORY, SAMPLES, TOKENS, TunedAnswer, TunedRun, TuneJob
 from vramcast.domain.verdict import usable_bytes
 from vramcast.errors import InvalidSpec, Note, Unsupported, VramcastError, joined
 from vramcast.tracing.run import traced_script

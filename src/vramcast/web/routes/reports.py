@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from vramcast.api import job_of, serve_job_of
 from vramcast.api.answers import is_serving
-from vramcast.api.recordings import replayed
+from vramcast.api.shown import replayed
 from vramcast.doctor.failures.diagnose import Given, diagnosed_recording, diagnosed_text
 from vramcast.domain.failure import Diagnosis
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.domain.snapshot import Snapshot
 from vramcast.errors import InvalidSpec
-from vramcast.question.amounts import parse_bytes
+from vramcast.question.option import parse_bytes
 from vramcast.question.whole_command import question_command
 from vramcast.recordings.examine import Asked as LookAt
 from vramcast.report.failure import diagnosis_document
