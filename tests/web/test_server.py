@@ -210,7 +210,7 @@ def test_a_search_is_answered_in_lines_to_who_accepts_them(port: int, model: str
     found = ask(port, "POST", "/api/plan/train", asked, AS_JSON | {"accept": "application/x-ndjson"})
     *told, last = [json.loads(line) for line in found.body.splitlines()]
     assert found.status == 200 and last["status"] == status
-    assert all(line.keys() == {"looked"} for line in told)
+    assert all(line.keys() == {"looked", "front"} for line in told)
     assert last["document"] == ask(port, "POST", "/api/plan/train", asked, AS_JSON).document
 
 

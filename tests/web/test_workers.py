@@ -20,6 +20,9 @@ QUICK = Question("POST", "/api/train", "", HEADERS, json.dumps(TRAIN).encode())
 ENDLESS = Question(
     "POST", "/api/plan/train", "", HEADERS, json.dumps({"model": "llama-3.1-70b", "on": "any", "max-gpus": 64}).encode()
 )
+SEARCH = Question(
+    "POST", "/api/plan/train", "", HEADERS, json.dumps({"model": "llama-3.1-8b", "on": "aws", "max-gpus": 64}).encode()
+)
 
 
 async def never() -> None:
@@ -50,14 +53,15 @@ def test_a_question_over_its_time_is_ended_and_the_next_one_answered(is_slow: bo
     with_workers(Limit(8, 2 * GIB, is_slow), test)  # a busy machine starts a process in seconds
 
 
-def test_a_search_tells_how_many_plans_it_looked_at_from_nought() -> None:
+def test_a_search_tells_meanwhile_how_far_it_is() -> None:
     async def test(workers: Workers) -> None:
-        workers._counts[0] = 1 << 60  # of the question before
-        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        asked = asyncio.ensure_future(
-            workers.answer(ENDLESS, never, lambda number: None if first.done() else first.set_result(number))
-        )
-        assert 0 < await first < 1 << 60
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+        asked = asyncio.ensure_future(workers.answer(SEARCH, never, lines.put_nowait))
+        first = json.loads(await lines.get())
+        assert first["looked"] > 0
+        while not (line := json.loads(await lines.get()))["front"]:
+            assert line["looked"] > first["looked"]
+        assert {"what", "gpus", "tokens_per_s", "cost_per_million_tokens", "unit"} <= line["front"][0].keys()
         asked.cancel()
 
     with_workers(Limit(120, 2 * GIB, is_slow=True), test)

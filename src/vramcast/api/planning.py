@@ -19,7 +19,7 @@ from vramcast.catalogue.models import text_decoders
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
-from vramcast.domain.planning import PlanAnswer
+from vramcast.domain.planning import PlanAnswer, Progress
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.question.build import Resolve
@@ -40,7 +40,7 @@ class Planned(NamedTuple):
 
 def planned_training(
     options: Mapping[str, Any], *, file: str | Path | None = None,
-    progress: Callable[[int], None] | None = None, before: Callable[[Sequence[str]], None] | None = None,
+    progress: Progress | None = None, before: Callable[[Sequence[str]], None] | None = None,
     resolve: Resolve | None = None,
 ) -> Planned:
     """A search for training plans on top of a job file, or the inverse question it asks; and the plan it leads to.
@@ -48,7 +48,7 @@ def planned_training(
     Args:
         options: as of `vramcast plan train`
         file: a job file
-        progress: told how many plans were looked at
+        progress: told meanwhile how far the search is
         before: told which engines will be looked at, before any work: what it raises ends it
         resolve: finds models in another way than usual
     """
@@ -117,7 +117,7 @@ def _found(
     return Planned(answer, job if answer.found is not None and answer.found.what is not None else None)
 
 
-def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Planned:
+def _searched(asked: PlanQuestion, progress: Progress | None) -> Planned:
     """A search, or only how techniques do where no plans are asked for."""
     if asked.top:
         _require_numpy()
@@ -147,10 +147,10 @@ def _require_numpy() -> None:
 
 def planned_serving(
     options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[PlanAnswer, ServeJob | None]:
     """A search for deployments on top of a job file, and one replica of what it leads to;
-    `resolve` finds models in another way than usual, `progress` is told how many replicas were looked at."""
+    `resolve` finds models in another way than usual, `progress` is told meanwhile how far the search is."""
     given = question_of(options, file, "plan serve")
     asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
     found, job = search(asked.space, asked.limits, asked.goal, top=asked.top, progress=progress)

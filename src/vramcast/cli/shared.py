@@ -305,7 +305,7 @@ class Waiting:
         self.words = words
         self.begun = self.written = monotonic()
 
-    def __call__(self, num_plans: int) -> None:
+    def __call__(self, num_plans: int, _: object) -> None:
         now = monotonic()
         if now - self.written >= EVERY_S:
             self.written = now

@@ -5,7 +5,7 @@ What holds a job, and what cards hold: answers to questions that leave the cards
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -126,6 +126,11 @@ class Point(Noun, frozen=True):
     on_front: bool  # no other plan is both faster and cheaper
     fleet: Fleet | None = None  # of a deployment
     per_user: bool = False  # tokens per second are what one user gets: all plans carry the same rate of requests
+
+
+Progress = Callable[[int, tuple[Point, ...]], None]
+"""Told again and again how many plans a search has looked at, and the picture as far as it is: the best plan of every
+machine that is done."""
 
 
 class Technique(Noun, frozen=True):

@@ -7,7 +7,7 @@ replicas on equal cards are worked out once, whatever the machine around them co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from vramcast import estimate
 from vramcast.domain.answer import Fleet, ServeAnswer
 from vramcast.domain.device import Cluster, Cost
-from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace, all_ignored
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Progress, Reason, ServeSpace, all_ignored
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, Note, VramcastError
 from vramcast.estimate.serving import answer, verdict
@@ -37,8 +37,6 @@ from vramcast.search.serving_space import Enumeration, key_of, on_one, rent_of
 from vramcast.search.training.limits import beats, cheapest_of_alike, comparable
 from vramcast.units import ceil_div
 
-Progress = Callable[[int], None]
-
 
 def search(
     space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10, progress: Progress | None = None
@@ -51,7 +49,7 @@ def search(
             nobody says that and no deployment leaves its 90 % interval on the card, those that fit, the safest first
         goal: what makes one better
         top: deployments to answer in full, of each machine the best where several are compared
-        progress: told how many replicas were looked at
+        progress: told meanwhile how far the search is
 
     Raises: InvalidSpec where the space holds no possible deployment at all, or none that carries its requests
     """
@@ -72,8 +70,18 @@ def _searched(
     compared, warnings = comparable(space.machines, limits, goal)
     counted = [machine for machine in compared if machine.name in space.most]
     machines, left = cheapest_of_alike([machine for machine in compared if machine not in counted], offload=False)
-    looked = (_Search if space.job.traffic is None else RateSearch)(space, limits, goal, progress)
-    found = sorted(looked.deployments((*counted, *machines)), key=_order)
+    found: list[Deployment] = []
+    front: tuple[Point, ...] = ()
+
+    def tell(looked_at: int) -> None:
+        if progress is not None:
+            progress(looked_at, front)
+
+    looked = (_Search if space.job.traffic is None else RateSearch)(space, limits, goal, tell)
+    for machine in (*counted, *machines):
+        found = sorted((*found, *looked.deployments(machine)), key=_order)
+        front = _front(found, space) if progress is not None else ()
+        tell(looked.looked_at)
     if not looked.looked_at:
         raise InvalidSpec(looked.nothing_possible())
     best, plans = _answers(looked, _each_machine_once(found)[:top])
@@ -124,10 +132,8 @@ def _each_machine_once(found: list[Deployment]) -> list[Deployment]:
 class _Search(Enumeration):
     """Replicas for users who ask again as soon as they are answered."""
 
-    def __init__(
-        self, space: ServeSpace, limits: Limits, goal: Goal, progress: Callable[[int], None] | None = None
-    ) -> None:
-        super().__init__(space, limits, goal, progress)
+    def __init__(self, space: ServeSpace, limits: Limits, goal: Goal, tell: Callable[[int], None]) -> None:
+        super().__init__(space, limits, goal, tell)
         self.replicas: dict[tuple[object, ...], Replica] = {}
         self.untimed: dict[str, None] = {}  # cards whose speed is not known
 
@@ -139,18 +145,17 @@ class _Search(Enumeration):
     def fitting(self) -> int:
         return sum(replica.users > 0 for replica in self.replicas.values())
 
-    def deployments(self, machines: Iterable[Cluster]) -> Iterator[Deployment]:
-        """The whole load on every machine, engine, format and split."""
-        for machine in machines:
-            for job in self.jobs(machine):
-                replica = self._replica(job)
-                if replica is None:
-                    continue
-                found = self._deployed(replica, machine) if replica.users else self.attempt(replica, machine)
-                if isinstance(found, Deployment):
-                    yield found
-                else:
-                    self.attempts.append(found)
+    def deployments(self, machine: Cluster) -> Iterator[Deployment]:
+        """The whole load on a machine, with every engine, format and split."""
+        for job in self.jobs(machine):
+            replica = self._replica(job)
+            if replica is None:
+                continue
+            found = self._deployed(replica, machine) if replica.users else self.attempt(replica, machine)
+            if isinstance(found, Deployment):
+                yield found
+            else:
+                self.attempts.append(found)
 
     def _replica(self, job: ServeJob) -> Replica | None:
         """A replica worked out once for all machines with the same cards."""
@@ -161,8 +166,7 @@ class _Search(Enumeration):
             except VramcastError as reason:
                 self.refusals[str(reason)] = None
                 return None
-            if self.progress is not None:
-                self.progress(len(self.replicas))
+            self.tell(len(self.replicas))
         found = self.replicas[key]
         return found._replace(job=replace(found.job, cluster=job.cluster))
 

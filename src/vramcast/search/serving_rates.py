@@ -7,7 +7,7 @@ Steps of other sizes are tried for the best of each machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -60,10 +60,8 @@ class Limited(NamedTuple):
 class RateSearch(Enumeration):
     """Replicas for requests that come by themselves."""
 
-    def __init__(
-        self, space: ServeSpace, limits: Limits, goal: Goal, progress: Callable[[int], None] | None = None
-    ) -> None:
-        super().__init__(space, limits, goal, progress)
+    def __init__(self, space: ServeSpace, limits: Limits, goal: Goal, tell: Callable[[int], None]) -> None:
+        super().__init__(space, limits, goal, tell)
         assert space.job.traffic is not None and space.job.traffic.rate is not None
         self.traffic: Traffic = space.job.traffic
         self.rate: float = space.job.traffic.rate
@@ -80,11 +78,8 @@ class RateSearch(Enumeration):
     def fitting(self) -> int:
         return sum(candidate is not None for candidate in self.candidates.values())
 
-    def deployments(self, machines: Iterable[Cluster]) -> list[Deployment]:
-        """The best that carry the whole rate, of every machine."""
-        return [found for machine in machines for found in self._on(machine)]
-
-    def _on(self, machine: Cluster) -> list[Deployment]:
+    def deployments(self, machine: Cluster) -> list[Deployment]:
+        """The best of a machine that carry the whole rate."""
         found: list[Deployment] = []
         for job in self.jobs(machine):
             self._try(job, machine, found)
@@ -113,8 +108,7 @@ class RateSearch(Enumeration):
             except (VramcastError, ZeroDivisionError) as reason:
                 self.refusals[str(reason)] = None
                 return None
-            if self.progress is not None:
-                self.progress(len(self.candidates))
+            self.tell(len(self.candidates))
         found = self.candidates[key]
         if found is None:
             self.attempts.append(self.attempt(Replica(job, 0), machine))

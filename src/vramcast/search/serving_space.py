@@ -32,13 +32,11 @@ SPANNED: Final = (2, 3, 4, 6, 8, 12, 16)
 class Enumeration:
     """What was seen of a space so far."""
 
-    def __init__(
-        self, space: ServeSpace, limits: Limits, goal: Goal, progress: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, space: ServeSpace, limits: Limits, goal: Goal, tell: Callable[[int], None]) -> None:
         self.space = space
         self.limits = limits
         self.goal = goal
-        self.progress = progress
+        self.tell = tell  # how many replicas were looked at
         self.refusals: dict[str, None] = {}
         self.attempts: list[Attempt] = []  # what carries nothing
         self.parameters = count_parameters(space.job.model).total

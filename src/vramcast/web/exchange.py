@@ -33,8 +33,11 @@ class Sources(NamedTuple):
 CATALOGUE_ONLY: Final = Sources()
 
 
-Looked = Callable[[int], None]
-"""Told how many plans a search has looked at."""
+Looked = Callable[[bytes], None]
+"""Told meanwhile how far a search is, as JSON: `"looked"` at how many plans, the `"front"` of its answer so far."""
+
+TOLD_EVERY_SECONDS: Final = 0.25
+"""How often that is."""
 
 
 class Asked(NamedTuple):

@@ -174,8 +174,8 @@ def application(served: Served) -> ASGIApp:
 
 
 LINES: Final = "application/x-ndjson"
-"""What a client accepts that wants to know meanwhile how far a search is: a line for each number of plans looked at,
-and a last one with the status and the document."""
+"""What a client accepts that wants to know meanwhile how far a search is: lines with the number of plans looked at and
+the best of each machine so far, and a last one with the status and the document."""
 
 SEARCHES: Final = f"{PREFIX}plan/"
 
@@ -207,12 +207,12 @@ def _failed(method: str, path: str, query: str, error: Exception) -> Reply:
 
 async def _lines(workers: Workers, question: Question) -> AsyncIterator[bytes]:
     """How far the answer is, again and again, then the answer."""
-    told: asyncio.Queue[int | None] = asyncio.Queue()
+    told: asyncio.Queue[bytes | None] = asyncio.Queue()
     task = asyncio.ensure_future(workers.answer(question, asyncio.Event().wait, told.put_nowait))
     task.add_done_callback(lambda _: told.put_nowait(None))
     try:
-        while (number := await told.get()) is not None:
-            yield b'{"looked": %d}\n' % number
+        while (line := await told.get()) is not None:
+            yield b"%b\n" % line
         try:
             reply = task.result()
         except Exception as error:

@@ -108,7 +108,7 @@ def answered(
         query: what stands after "?" in the address
         headers: by name in lower case
         sources: where models may come from
-        looked: told meanwhile how many plans a search has looked at
+        looked: told meanwhile how far a search is
     """
     try:
         headers = headers or {}

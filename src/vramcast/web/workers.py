@@ -6,9 +6,12 @@ import asyncio
 import gc
 import multiprocessing
 import signal
-from collections.abc import Awaitable, Callable, Mapping, MutableSequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import TimeoutError as OverTime
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from pebble import ProcessExpired, ProcessPool
@@ -19,16 +22,13 @@ except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 from vramcast.errors import Note
-from vramcast.web.exchange import OVERTIME, Limit, Looked, Refused, Reply, Sources
+from vramcast.web.exchange import OVERTIME, TOLD_EVERY_SECONDS, Limit, Looked, Refused, Reply, Sources
 from vramcast.web.service import answered
 
 WAITING_PER_WORKER: Final = 8
 """Questions that wait for one process; more are sent away at once, before they pile up [count]."""
 
 RETRY_AFTER: Final = (("retry-after", "1"),)
-
-TOLD_EVERY_SECONDS: Final = 0.25
-"""How often whoever asked is told how far an answer is."""
 
 PATIENCE_SECONDS: Final = 0.05
 """How long an answer takes before it is worth looking whether anybody still waits for it."""
@@ -66,16 +66,16 @@ class Workers:
         self._free = asyncio.Semaphore(count)
         self._waiting = 0
         self._context = _context()
-        self._counts = self._context.Array("Q", count, lock=False)  # plans looked at, one of each question under way
-        self._places = list(range(count))
+        self._folder = TemporaryDirectory(prefix="vramcast-")  # a file of each question under way: how far it is
+        self._number = 0
         self._pool = self._new_pool()
 
     def start(self) -> None:
         """Start the processes now, and not with the first question."""
-        self._pool.schedule(reply_to, args=(FIRST, self._sources, 0))
+        self._pool.schedule(reply_to, args=(FIRST, self._sources))
 
     async def answer(self, question: Question, gone: Gone, looked: Looked | None = None) -> Reply:
-        """The reply to a question; `looked` is told meanwhile how many plans were looked at.
+        """The reply to a question; `looked` is told meanwhile how far a search is.
 
         Raises: Refused where there are too many, where one takes too long or too much, or whoever asked has left
         """
@@ -84,27 +84,21 @@ class Workers:
         self._waiting += 1
         try:
             async with self._free:
-                place = self._places.pop()
-                self._counts[place] = 0
-                telling = asyncio.ensure_future(self._telling(place, looked)) if looked else None
+                if looked is None:
+                    return await self._run(question, gone, None)
+                self._number += 1
+                place = Path(self._folder.name, str(self._number))
+                telling = asyncio.ensure_future(_telling(place, looked))
                 try:
                     return await self._run(question, gone, place)
                 finally:
-                    if telling:
-                        telling.cancel()
-                    self._places.append(place)
+                    telling.cancel()
+                    for file in (place, _beside(place)):
+                        file.unlink(missing_ok=True)
         finally:
             self._waiting -= 1
 
-    async def _telling(self, place: int, looked: Looked) -> None:
-        told = 0
-        while True:
-            await asyncio.sleep(TOLD_EVERY_SECONDS)
-            if (now := self._counts[place]) != told:
-                told = now
-                looked(now)
-
-    async def _run(self, question: Question, gone: Gone, place: int) -> Reply:
+    async def _run(self, question: Question, gone: Gone, place: Path | None) -> Reply:
         """The question in a process. Nobody waiting any more, a slow one is killed and a quick one runs to its end."""
         if not self._pool.active:
             self._pool = self._new_pool()
@@ -133,13 +127,29 @@ class Workers:
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
             max_workers=self._count, max_tasks=self._limit.answers, initializer=bounded,
-            initargs=(self._limit.memory_bytes, self._counts), context=self._context,
+            initargs=(self._limit.memory_bytes,), context=self._context,
         )
 
     def close(self) -> None:
         """End the processes, whatever they do."""
         self._pool.stop()
         self._pool.join()
+        self._folder.cleanup()
+
+
+def _beside(place: Path) -> Path:
+    return place.with_suffix(".new")
+
+
+async def _telling(place: Path, looked: Looked) -> None:
+    """Tell what a process writes, as often as it is another."""
+    told = b""
+    while True:
+        await asyncio.sleep(TOLD_EVERY_SECONDS)
+        with suppress(FileNotFoundError):
+            if (now := place.read_bytes()) != told:
+                told = now
+                looked(now)
 
 
 def _context() -> multiprocessing.context.BaseContext:
@@ -151,22 +161,21 @@ def _context() -> multiprocessing.context.BaseContext:
     return context
 
 
-counts: MutableSequence[int] = [0]
-"""Of this process: plans looked at, in the place of the question that it answers."""
-
-
-def bounded(memory_bytes: int, shared: MutableSequence[int]) -> None:
-    """What a process does first: leave interrupts to the server, take no more memory than this, count where all see."""
-    global counts
-    counts = shared
+def bounded(memory_bytes: int) -> None:
+    """What a process does first: leave interrupts to the server, take no more memory than this."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.set_threshold(COLLECTED_AFTER)
     if resource is not None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
-def reply_to(question: Question, sources: Sources, place: int) -> Reply:
-    def looked(number: int) -> None:
-        counts[place] = number
+def reply_to(question: Question, sources: Sources, place: Path | None = None) -> Reply:
+    """The reply of a process, which writes to a place how far it is: never half a line, even where it is killed."""
 
-    return answered(*question, sources=sources, looked=looked)
+    def looked(line: bytes) -> None:
+        assert place is not None
+        with suppress(OSError):  # a disk is full, or Windows has the file open to read: the next line tells more
+            _beside(place).write_bytes(line)
+            _beside(place).replace(place)
+
+    return answered(*question, sources=sources, looked=looked if place else None)

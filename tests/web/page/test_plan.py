@@ -155,6 +155,18 @@ def test_a_search_is_called_off_completed_and_a_wrong_question_blamed_on_its_fie
     page.wait_for_selector(FOUND)
 
 
+def test_a_long_search_shows_meanwhile_what_it_has_found(opened: Opened) -> None:
+    page = opened(view("plan/train", {"model": "llama-3.1-8b", "on": "aws", "max-gpus": "64"}), wait=FORM)
+    page.locator(FORM).click()
+    page.wait_for_function("() => document.querySelectorAll('.body tbody tr').length > 1")
+    assert "cheapest first" in page.locator(".body").inner_text()
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_function("() => document.querySelector('.notice').textContent.includes('Called off')")
+    assert page.locator(".body tbody tr").count() > 1  # they stay
+    page.locator(".body tbody a").first.click()
+    page.wait_for_selector(".page-train .verdict")
+
+
 def test_an_inverse_question_comes_to_one_plan(opened: Opened) -> None:
     question = {"model": "llama-3.2-1b", "on": "2xa100-sxm4-80gb", "find": "largest-batch", "engine": "torchtitan"}
     page = search(opened, "train", question)

@@ -7,7 +7,7 @@ that does is the best of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, product
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -26,6 +26,7 @@ from vramcast.domain.planning import (
     Limits,
     PlanAnswer,
     Point,
+    Progress,
     Reason,
     Space,
     all_ignored,
@@ -94,7 +95,7 @@ class Found(NamedTuple):
 
 
 def search(
-    space: Space, limits: Limits, goal: Goal, *, top: int = 10, progress: Callable[[int], None] | None = None
+    space: Space, limits: Limits, goal: Goal, *, top: int = 10, progress: Progress | None = None
 ) -> PlanAnswer:
     """The best plans of a space.
 
@@ -105,7 +106,7 @@ def search(
         goal: what makes one better
         top: plans to answer in full; those that differ only in recomputation or micro-batch count as one, and where
             several machines are compared those on one machine
-        progress: told how many plans were looked at
+        progress: told meanwhile how far the search is
 
     Raises: InvalidSpec where the space holds no possible plan at all
     """
@@ -127,7 +128,7 @@ class _Searched(NamedTuple):
 
 
 def _searched(
-    space: Space, limits: Limits, goal: Goal, top: int, progress: Callable[[int], None] | None
+    space: Space, limits: Limits, goal: Goal, top: int, progress: Progress | None
 ) -> _Searched:
     compared, warnings = comparable(space.clusters, limits, goal)
     offload = {*space.offload_optimizer, *space.offload_parameters} != {"none"}
@@ -193,7 +194,7 @@ def _machine(cluster: Cluster) -> tuple[object, ...]:
 class _Search:
     """What was seen of a space so far."""
 
-    def __init__(self, space: Space, rule: Rule, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(self, space: Space, rule: Rule, progress: Progress | None = None) -> None:
         self.space = space
         self.rule = rule
         self.progress = progress
@@ -266,20 +267,27 @@ class _Search:
         machines = by_machine(clusters)
         memories: Memories | None = {} if len(machines) > 1 else None
         known: Known = {}
-        for group, engine in product(machines, self.space.engines):
-            try:
-                for plans in plans_on(spaces[engine], group, engine, memories, known):
-                    for pool in kept[plans.cluster]:
-                        pool.add(plans, self.margin(plans, engine))
-                    seen += len(plans.step_s)
-                    if self.progress is not None:
-                        self.progress(seen)
-            except Unsupported as reason:
-                self.refusals.append(str(reason))
-                if engine in self.space.named_engines:
-                    self.left_out.append(Note("left out: {}: {}", engine, reason))
-        for pool in chain(*kept.values()):
-            pool.finish()
+        drawn: list[Candidate] = []
+        front: tuple[Point, ...] = ()
+        for group in machines:
+            for engine in self.space.engines:
+                try:
+                    for plans in plans_on(spaces[engine], group, engine, memories, known):
+                        for pool in kept[plans.cluster]:
+                            pool.add(plans, self.margin(plans, engine))
+                        seen += len(plans.step_s)
+                        if self.progress is not None:
+                            self.progress(seen, front)
+                except Unsupported as reason:
+                    self.refusals.append(str(reason))
+                    if engine in self.space.named_engines:
+                        self.left_out.append(Note("left out: {}: {}", engine, reason))
+            for pool in chain(*(kept[cluster] for cluster in group)):
+                pool.finish()
+            if self.progress is not None:
+                drawn = self._drawn([pool for pool in self.fastest if pool.cluster in group], drawn)
+                front = points(drawn, self.rule)
+                self.progress(seen, front)
 
     def _readable(self, engine: str, clusters: Sequence[Cluster]) -> Space:
         """The space as far as it is read in seconds, where nobody asked for more."""
@@ -460,13 +468,17 @@ class _Search:
 
     def front(self) -> tuple[Point, ...]:
         """The fastest plan of each cluster, by what it costs; of many clusters only those that no other one beats."""
-        found: list[Candidate] = []
-        for pool in sorted((pool for pool in self.fastest if pool.best), key=lambda pool: pool.best[0].step_s):
+        return points(self._drawn(self.fastest, []), self.rule)
+
+    def _drawn(self, pools: Iterable[Pool], before: Sequence[Candidate]) -> list[Candidate]:
+        """The plans of a picture and those that more clusters add to it."""
+        found = [*before]
+        for pool in sorted((pool for pool in pools if pool.best), key=lambda pool: pool.best[0].step_s):
             hopeful, *_ = points([pool.best[0]], self.rule)
             beaten = len(self.fastest) > DRAWN and any(beats(point, hopeful) for point in points(found, self.rule))
             fastest = None if beaten else next(filter(self.fits, pool.best), None)
             found += [fastest] if fastest is not None else []
-        return points(found, self.rule)
+        return found
 
     def nothing_possible(self, clusters: Sequence[Cluster]) -> str:
         """Why there is no plan to look at."""

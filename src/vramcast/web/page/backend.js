@@ -37,7 +37,7 @@ async function inLines(reply, looked) {
     for (const line of lines.map((text) => JSON.parse(text))) {
       if (line.status !== undefined)
         return { status: line.status, type: "application/json", blob: new Blob([JSON.stringify(line.document)]) };
-      looked(line.looked);
+      looked(line);
     }
   }
 }
@@ -93,8 +93,8 @@ async function refusal(status, blob) {
  *
  * @param {string} path  "/api/train", with its query
  * @param {object|Blob|undefined} body  an object goes as JSON, bytes as they are; nothing: a GET
- * @param {{signal?: AbortSignal, as?: "json"|"blob", looked?: (count: number) => void}} how  `looked`: told how many
- *   plans a search has looked at
+ * @param {{signal?: AbortSignal, as?: "json"|"blob", looked?: (far: {looked: number, front: object[]}) => void}} how
+ *   `looked`: told how far a search is
  * @returns the document, or the file as a Blob with its type
  * @throws Refused with the service's sentence
  */

@@ -33,14 +33,15 @@ async function service() {
     from vramcast.web.service import answered
 
     def ask(method, path, query, kind, body, looked):
-        reply = answered(method, path, query, {"content-type": kind} if kind else {}, body.to_bytes(), looked=looked)
+        reply = answered(method, path, query, {"content-type": kind} if kind else {}, body.to_bytes(),
+                         looked=lambda line: looked(line.decode()))
         return reply.status, reply.content_type, reply.body
 
     ask
   `);
 }
 
-const looked = (count) => self.postMessage({ looked: count });
+const looked = (line) => self.postMessage({ looked: JSON.parse(line) });
 const failed = (error) => self.postMessage({ failed: String(error.message ?? error).trim().split("\n").at(-1) });
 const starting = service();
 starting.then(() => self.postMessage({ ready: true }), failed);

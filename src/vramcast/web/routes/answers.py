@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date
+from time import monotonic
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from vramcast import formats
 from vramcast.api import planned_serving, planned_training, serve_answer, serve_job_of, train_answer
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.pipeline import DiffusionJob
-from vramcast.domain.planning import PlanAnswer
+from vramcast.domain.planning import PlanAnswer, Point, Progress
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
-from vramcast.report.document import document
+from vramcast.report.document import document, plain
 from vramcast.report.plan_document import plan_document
-from vramcast.web.exchange import Asked, Looked, Refused, Sources, choice_field, refuse_others
+from vramcast.web.exchange import TOLD_EVERY_SECONDS, Asked, Looked, Refused, Sources, choice_field, refuse_others
 from vramcast.web.visitor import options_of, resolver
 
 FILES_FIELDS: Final = ("command", "question", "formats")
@@ -39,12 +42,29 @@ def _serve(fields: Mapping[str, Any], sources: Sources, _: Looked | None = None)
     return Found(serve_answer(options_of(fields, "serve"), resolve=resolver(sources)), None)
 
 
+def _progress(looked: Looked | None) -> Progress | None:
+    """What tells a visitor how far a search is, now and then."""
+    if looked is None:
+        return None
+    told = monotonic()
+
+    def progress(number: int, front: tuple[Point, ...]) -> None:
+        nonlocal told
+        if monotonic() - told >= TOLD_EVERY_SECONDS:
+            looked(msgspec.json.encode({"looked": number, "front": plain(front)}))
+            told = monotonic()
+
+    return progress
+
+
 def _plan_train(fields: Mapping[str, Any], sources: Sources, looked: Looked | None = None) -> Found:
-    return Found(*planned_training(options_of(fields, "plan train"), resolve=resolver(sources), progress=looked))
+    options, progress = options_of(fields, "plan train"), _progress(looked)
+    return Found(*planned_training(options, resolve=resolver(sources), progress=progress))
 
 
 def _plan_serve(fields: Mapping[str, Any], sources: Sources, looked: Looked | None = None) -> Found:
-    return Found(*planned_serving(options_of(fields, "plan serve"), resolve=resolver(sources), progress=looked))
+    options, progress = options_of(fields, "plan serve"), _progress(looked)
+    return Found(*planned_serving(options, resolve=resolver(sources), progress=progress))
 
 
 PLANS: Final[dict[str, Callable[..., Found]]] = {

@@ -12,7 +12,7 @@ import { labelled } from "../parts/field.js";
 import { SPECIAL, cardRows, form, modelRows } from "../parts/form.js";
 import { frontPart } from "../parts/front_picture.js";
 import { part } from "../parts/part.js";
-import { adviceParts, foundHead, listed, nearestPart, plansTable } from "../parts/plans.js";
+import { adviceParts, foundHead, listed, nearestPart, plansTable, soFar } from "../parts/plans.js";
 import { defineMarks } from "../parts/scale.js";
 import { commandOf, takePart } from "../parts/take.js";
 import { verdictPart } from "../parts/verdict.js";
@@ -141,11 +141,31 @@ class Search {
     say(t("searching.said"));
     this.#at.body.classList.add("waits");
     const body = bodyOf(this.#question, this.#kinds);
-    const request = (signal, looked) => ask(`/api/plan/${this.#command}`, body, { signal, looked });
+    const request = (signal, counted) => ask(`/api/plan/${this.#command}`, body, {
+      signal, looked: ({ looked, front }) => { counted(looked); this.#soFar(front); } });
     const { answer, error } = await this.#under.asked(request, "searching") ?? {};
     if (answer) this.#found(answer);
-    if (error) this.#failed(error);
+    if (error) this.#failed(error); // what was found until then stays
     this.#at.body.classList.remove("waits");
+    delete this.#at.body.dataset.soFar;
+  }
+
+  /** Shows what a search has found until now in the place of the answer. */
+  #soFar(front) {
+    if (!front.length || this.#at.body.dataset.soFar === String(front.length)) return;
+    const points = pointsOf(front, []).map((point) => ({ ...point, row: true }));
+    const [href, { t }] = [this.#hrefs(this.#question), this.#app];
+    this.#at.take.node.hidden = true;
+    this.#at.body.dataset.soFar = front.length;
+    this.#at.body.classList.remove("waits");
+    refill(this.#at.body, soFar(points, href, this.#app),
+      points.length > 1 ? frontPart(points, { t, href, chosen: () => {} }) : null);
+  }
+
+  /** Of a plan that was found for a question: its address on the page of one plan. */
+  #hrefs(asked) {
+    const names = ["model", ...this.#known.names];
+    return ({ options }) => `#/${this.#command}?${questionText(planQuestion(asked, options, names))}`;
   }
 
   #found(answer) {
@@ -181,7 +201,7 @@ class Search {
     const { t } = this.#app;
     const asked = kept[this.#command]?.question ?? this.#question;
     const question = (options) => planQuestion(asked, options, ["model", ...this.#known.names]);
-    const href = ({ options }) => `#/${this.#command}?${questionText(question(options))}`;
+    const href = this.#hrefs(asked);
     const rows = this.#rows(answer, question);
     const plans = rows.length ? plansTable(rows, this.#command, this.#app) : null;
     const points = pointsOf(answer.front, rows);

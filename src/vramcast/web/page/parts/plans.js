@@ -12,11 +12,13 @@ import { table } from "./table.js";
 import { figures, givesBack, intervalRemark, neededOf, verdictBadge, verdictHead } from "./verdict.js";
 
 const GIVES_BACK = "*"; // behind the memory of such a plan
+const MOST_SO_FAR = 10; // rows, before all that is found is sorted
+const HOURS = "GPU-hours";
 const NOTHING = "does not fit"; // the verdict where nothing is found
 
 /** A cost in its unit: money, or GPU-hours. */
 function costWritten({ value, unit }) {
-  return unit === "GPU-hours" ? `${Number(value.toPrecision(3))} GPU-h` : money(value, unit);
+  return unit === HOURS ? `${Number(value.toPrecision(3))} GPU-h` : money(value, unit);
 }
 
 /** Options of a plan; none of them is broken between two lines where there is room. */
@@ -45,6 +47,17 @@ export function foundHead({ plans: [best], labels: [label], num_plans: all, num_
     h("p", { class: "soft" }, counted),
     best ? h("dl", { class: "figures" }, figures(best, t).map(([name, value]) =>
       h("div", {}, h("dt", {}, name), h("dd", { class: "number" }, value)))) : null);
+}
+
+/** What a search has found so far: the best of each machine by cost, each with a link to its own page. */
+export function soFar(points, href, { t }) {
+  const columns = [{ name: t("plan") }, { name: t("tokens_per_s"), number: true }, { name: t("gpus"), number: true },
+    { name: t("per_million"), number: true }];
+  const row = (point) => [h("a", { href: href(point) }, optionsText(point.label)), rounded(point.speed),
+    count(point.gpus), costWritten({ value: point.cost, unit: point.unit })];
+  const isFree = ({ unit }) => Number(unit === HOURS); // of a machine without a price: not to be compared
+  const first = [...points].sort((one, other) => isFree(one) - isFree(other) || one.cost - other.cost);
+  return part(t("plans.so_far"), table({ caption: t("plans.so_far"), columns, rows: first.slice(0, MOST_SO_FAR).map(row) }));
 }
 
 function figureColumns({ t, named }, serves) {

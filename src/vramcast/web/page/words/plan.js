@@ -31,6 +31,7 @@ export const PLAN_WORDS = {
   "goal.cheapest": { en: "cheapest", zh: "最便宜" },
   "goal.fewest-gpus": { en: "fewest GPUs", zh: "卡数最少" },
   "goal.least-memory": { en: "least memory", zh: "显存最少" },
+  "plans.so_far": { en: "The best of each machine so far, cheapest first", zh: "目前各机器的最佳方案（最便宜的在前）" },
   "plans.found": { en: "Best plan", zh: "最佳方案" },
   "plans.stale": { en: "Plans of the last search; press Search for this question.", zh: "这是上次搜索的方案；点击“搜索”更新。" },
   "plans.none": { en: "No plan fits", zh: "没有放得下的方案" },
