@@ -121,7 +121,7 @@ def _load_torch() -> None:
     """Load what every trace needs, and let scripts run in forks of it."""
     import torch
 
-    from vramcast.tracing import child, run, scripts  # noqa: F401 (which loads the rest, as the command does)
+    from vramcast.tracing import child, run, script_parts  # noqa: F401 (which loads the rest, as the command does)
     from vramcast.tracing.session import Session
 
     with Session(load_gpu("t4")).active():  # which loads the rest
@@ -130,7 +130,7 @@ def _load_torch() -> None:
     def forked(job: Any, folder: Path) -> int:
         process = os.fork()
         if not process:
-            output = os.open(folder / scripts.OUTPUT, os.O_WRONLY | os.O_CREAT)
+            output = os.open(folder / script_parts.OUTPUT, os.O_WRONLY | os.O_CREAT)
             os.dup2(output, 1)
             os.dup2(output, 2)
             torch.set_num_threads(1)  # the others did not come along
@@ -141,9 +141,9 @@ def _load_torch() -> None:
                 traceback.print_exc()
                 sys.stderr.flush()
                 os._exit(1)
-        return _wait(process, job.time_limit_s - job.spent_s + 2 * scripts.GRACE_S)
+        return _wait(process, job.time_limit_s - job.spent_s + 2 * script_parts.GRACE_S)
 
-    scripts._wait = forked
+    script_parts._wait = forked
 
 
 def main() -> int:

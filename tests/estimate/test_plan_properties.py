@@ -16,8 +16,8 @@ from vramcast.domain.answer import Answer, Capacity, ServeAnswer
 from vramcast.domain.job import Peft, Phase, Plan, Workload
 from vramcast.domain.program import live_at_end
 from vramcast.errors import InvalidSpec, VramcastError
+from vramcast.estimate.techniques import PEFT_OPTIONS
 from vramcast.estimate.training import answer, needed_bytes, rank_programs
-from vramcast.estimate.variants import PEFT_OPTIONS
 from vramcast.question.options import OPTIONS
 
 # What must hold for every plan, whatever the engine.

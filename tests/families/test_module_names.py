@@ -13,8 +13,8 @@ from vramcast.domain.job import Peft
 from vramcast.engines.eager.question import recipe_of
 from vramcast.engines.eager.recipe import elements, weights
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
+from vramcast.estimate.techniques import with_plan
 from vramcast.estimate.training import answer, live_bytes
-from vramcast.estimate.variants import with_plan
 from vramcast.families.module_names import names_of, read_targets, saved_modules, targets
 from vramcast.families.modules import known_families, modules_of
 

@@ -22,10 +22,10 @@ from vramcast.estimate.training import answer
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import CATEGORIES
 from vramcast.report.chinese import technique_texts, terms
+from vramcast.report.document import plan_document
+from vramcast.report.document import plan_json as plan_to_json
 from vramcast.report.messages import LANGUAGES, Words, rare_messages
 from vramcast.report.plan import render as plan_render
-from vramcast.report.plan_document import plan_document
-from vramcast.report.plan_document import to_json as plan_to_json
 from vramcast.report.replay import render
 from vramcast.report.replay_document import replay_document
 from vramcast.report.replay_page import page, page_data

@@ -23,8 +23,8 @@ from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import may_run_out, need_of, needed_bytes, rank_programs
 from vramcast.question.tables import FINDS
 from vramcast.report.chinese import terms
+from vramcast.search.goals import scaled_model
 from vramcast.search.inverse import GOALS, WORTH_IT, Question, find
-from vramcast.search.largest_model import scaled_model
 from vramcast.search.techniques import (
     COPY,
     NOT_STATES,

@@ -13,7 +13,7 @@ import pytest
 import vramcast
 from tests.sweeps.test_run import MANY, SECONDS, children_of, command, lines_of, wait_for
 from vramcast.errors import SourceError
-from vramcast.sweeps.on_ray import answer_on_node
+from vramcast.sweeps.engines import answer_on_node
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ def test_a_cluster_that_is_not_there_is_named(address: str, says: str, monkeypat
 def test_no_question_is_blamed_where_processes_cannot_start_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("vramcast.sweeps.on_ray.RETRIES", 0)
+    monkeypatch.setattr("vramcast.sweeps.engines.RETRIES", 0)
     tables = {"rows": [{"command": "train", "model": "llama-3.2-1b", "gpus": "h100"}]}
     ray.init(
         address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
@@ -107,7 +107,7 @@ def _deadly() -> None:
 def test_a_question_that_kills_every_process_of_a_cluster_gets_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("vramcast.sweeps.on_ray.RETRIES", 1)
+    monkeypatch.setattr("vramcast.sweeps.engines.RETRIES", 1)
     tables: dict[str, Any] = {
         "defaults": {"command": "train", "gpus": "h100", "engine": "megatron", "seq-len": 512},
         "axes": {"model": ["llama-3.2-1b", "deadly", "qwen3-4b"]},

@@ -51,7 +51,7 @@ def forks():
 @pytest.fixture
 def forked(monkeypatch, forks):
     """Scripts run in forks."""
-    monkeypatch.setattr("vramcast.tracing.scripts._wait", forks)
+    monkeypatch.setattr("vramcast.tracing.script_parts._wait", forks)
 
 
 @pytest.fixture

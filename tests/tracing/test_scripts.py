@@ -15,16 +15,16 @@ from msgspec.structs import replace
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported
-from vramcast.tracing import child, scripts
+from vramcast.tracing import child, script_parts
 from vramcast.tracing.packages import folder_nearby
 from vramcast.tracing.run import answered_script
+from vramcast.tracing.script_parts import run_script
 from vramcast.tracing.script_watch import MOST_STEPS, QUIET_STEPS, Repetition, Step, Watch
-from vramcast.tracing.scripts import run_script
 from vramcast.tracing.tape import Phase, highest, play
 
 pytestmark = pytest.mark.usefixtures("forked")
 SCRIPTS = Path(__file__).parent / "scripts"
-OWN_PROCESS = scripts._wait
+OWN_PROCESS = script_parts._wait
 
 
 def run(script, *arguments, **asked):
@@ -402,7 +402,7 @@ def test_what_data_would_choose_is_said_with_how_to_give_it(own_folder):
 
 
 def test_a_script_sees_its_arguments_its_folder_and_a_card_and_leaves_nothing(own_folder, monkeypatch):
-    monkeypatch.setattr(scripts, "_wait", OWN_PROCESS)
+    monkeypatch.setattr(script_parts, "_wait", OWN_PROCESS)
     (own_folder / "helper.py").write_text("NAME = 'helped'\n")
     script = written(own_folder, (
         "import os, subprocess, sys, helper, torch\nassert __name__ == '__main__'\nsubprocess.run(['true'])\n"
@@ -519,5 +519,5 @@ def test_the_time_limit_does_not_interrupt_the_record(tmp_path):
         watch = Watch(ScriptJob(path="script.py", gpu=load_gpu("t4")), session, tmp_path)
         watch._loaders.backwards = 0  # as its start sets it, which changes torch for good
         watch.write()
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and (tmp_path / scripts.RECORD).is_file()
-    (tmp_path / scripts.RECORD).unlink()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and (tmp_path / script_parts.RECORD).is_file()
+    (tmp_path / script_parts.RECORD).unlink()

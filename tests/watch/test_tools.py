@@ -15,10 +15,9 @@ from tests.watch.conftest import until
 from vramcast.domain.observation import GpuSample, Holder
 from vramcast.errors import SourceError
 from vramcast.units import MIB
-from vramcast.watch import readers, rocm, tables, tool
+from vramcast.watch import readers, tables, tool
 from vramcast.watch.holders import Holders
-from vramcast.watch.rocm import RocmReader
-from vramcast.watch.tables import AscendReader, MusaReader
+from vramcast.watch.tables import AscendReader, MusaReader, RocmReader
 
 PRINTED = Path(__file__).parent / "tools"
 
@@ -180,9 +179,9 @@ anything = st.recursive(
 @given(anything, anything)
 @settings(deadline=None, max_examples=150)
 def test_no_json_breaks_the_readers(static: Any, metric: Any) -> None:
-    sample = rocm.amd_smi_sample(1.0, 0, static, metric, None)
+    sample = tables.amd_smi_sample(1.0, 0, static, metric, None)
     assert sample.sm_share is None or 0 <= sample.sm_share <= 1
-    rocm.rocm_smi_sample(1.0, 0, metric)
+    tables.rocm_smi_sample(1.0, 0, metric)
     assert tables.sample_of(1.0, 0, tables.tidy(json.loads(json.dumps(metric)))).memory_used_bytes != -1
 
 

@@ -36,7 +36,7 @@ from vramcast.formats.registry import EMITTERS
 from vramcast.formats.write import files_of
 from vramcast.question.options import OPTIONS, applied_in, options_in
 from vramcast.question.tables import SERVE_OPTIONS
-from vramcast.report import document, plan, plan_document, text
+from vramcast.report import document, plan, text
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.written.made import FORMATS, report_of
 
@@ -196,7 +196,7 @@ class Examination:
         """A search's plans; the best by its command."""
         for one in (*planned.plans, *([planned.nearest_failing] if planned.nearest_failing else [])):
             self._answer(one)
-        json.loads(plan_document.to_json(planned))
+        json.loads(document.plan_json(planned))
         if self._every_form:
             self._reports(planned)
             for language in LANGUAGES:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 from vramcast.errors import SourceError
-from vramcast.question.tuning import build_tune
-from vramcast.report.tuned import ShownTuned
+from vramcast.question.tracing import build_tune
+from vramcast.report.varied import ShownTuned
 from vramcast.sources.files import check_writable, write_whole
 
 

@@ -156,6 +156,6 @@ def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explai
     if picture is not None:
         report.picture.write_picture(picture, result.front, words)
     if as_json:
-        return report.plan_document.to_json(result, today=today)
+        return report.document.plan_json(result, today=today)
 
     return coloured(report.plan.render(result, words, explain=explain, today=today), report.sentences.tone_of(result))

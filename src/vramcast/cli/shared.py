@@ -241,9 +241,9 @@ def which_cards(
         return None
     found = api.card_choices(command, given, file=job_file)
     if as_json:
-        click.echo(report.choices.to_json(found, today=date.today()))
+        click.echo(report.catalogue.choices_json(found, today=date.today()))
     else:
-        click.echo(report.choices.render(found, words_here(lang)), nl=False)
+        click.echo(report.catalogue.choices_table(found, words_here(lang)), nl=False)
     return 0 if found.choices[0].answer.fits else EXIT_DOES_NOT_FIT
 
 

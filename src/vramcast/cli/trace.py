@@ -27,8 +27,7 @@ from vramcast.cli.shared import (
 from vramcast.domain.job import AttentionKernel, require_count
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import parse_count
-from vramcast.question.tracing import TRACE_OPTIONS, build_trace, is_script
-from vramcast.question.tuning import TUNE_OPTIONS
+from vramcast.question.tracing import TRACE_OPTIONS, TUNE_OPTIONS, build_trace, is_script
 from vramcast.report.document import as_text
 from vramcast.report.messages import words_here
 from vramcast.sources.files import check_writable

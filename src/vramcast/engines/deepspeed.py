@@ -15,8 +15,14 @@ from msgspec.structs import replace
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import ANSWERS, Job, Precision, RankProgram, Shards
 from vramcast.domain.version import Version
-from vramcast.engines.eager.completions import of_answers, writes, written_loss
-from vramcast.engines.eager.distillation import distilled_loss, distils, teacher_sentences
+from vramcast.engines.eager.completions import (
+    distilled_loss,
+    distils,
+    of_answers,
+    teacher_sentences,
+    writes,
+    written_loss,
+)
 from vramcast.engines.eager.preference import compares, in_one, in_variables, rated, rated_loss
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
 from vramcast.engines.eager.releases import (

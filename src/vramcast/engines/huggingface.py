@@ -25,15 +25,19 @@ from vramcast.domain.model import MoE
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
 from vramcast.engines.eager.checks import refuse_unsharded
-from vramcast.engines.eager.completions import completion_phases, of_answers, with_answers, writes, written_loss
-from vramcast.engines.eager.distillation import (
+from vramcast.engines.eager.completions import (
+    completion_phases,
     distilled_loss,
     distils,
     loaded_wide,
+    of_answers,
     own_answers,
     student_of,
     taught,
     teacher_sentences,
+    with_answers,
+    writes,
+    written_loss,
 )
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, in_one, rated, rated_loss, refuse_fused

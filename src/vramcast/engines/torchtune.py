@@ -19,7 +19,7 @@ from vramcast.blocks.parts import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.version import Version
-from vramcast.engines.eager.distillation import distils, student_of, taught, teacher_sentences
+from vramcast.engines.eager.completions import distils, student_of, taught, teacher_sentences
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import Rated, compared_phases
 from vramcast.engines.eager.question import fake_of, fake_sentences, recipe_of, sharded_stepping_of

@@ -21,8 +21,7 @@ from vramcast.domain.verdict import Fit
 from vramcast.engines.training import engine_of
 from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
-from vramcast.estimate.techniques import TECHNIQUES, Technique
-from vramcast.estimate.variants import on_engine, options_between, rebatched, with_plan
+from vramcast.estimate.techniques import TECHNIQUES, Technique, on_engine, options_between, rebatched, with_plan
 from vramcast.units import ceil_div
 
 

@@ -39,7 +39,7 @@ from vramcast.engines.eager.releases import runs_deepspeed
 from vramcast.engines.training import TRAINING, TrainingEngine, engine_of
 from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.checks import sharded_by
-from vramcast.estimate.variants import of_plain_layers
+from vramcast.estimate.techniques import of_plain_layers
 from vramcast.units import FP32, HALF, ceil_div, format_bytes
 
 MOMENTS: Final[dict[str, int]] = {"adam": 8, "adamw": 8, "adam-8bit": 2, "adamw-8bit": 2}

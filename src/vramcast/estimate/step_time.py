@@ -21,8 +21,8 @@ from vramcast.engines.eager.trl import chunks_loss
 from vramcast.engines.training import engine_of
 from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.estimate.host_memory import offload_of
+from vramcast.estimate.techniques import of_plain_layers
 from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
-from vramcast.estimate.variants import of_plain_layers
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
 from vramcast.timing.training.fabric import (

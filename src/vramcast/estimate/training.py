@@ -36,7 +36,7 @@ from vramcast.estimate.cost import asked_of, with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.interval import SLACKS, interval, training_traits
 from vramcast.estimate.ranks import GIVES_BACK, RankNeed, ended_at_card, rank_answer, rank_need, slack_share
-from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES
+from vramcast.estimate.techniques import BF16_RECIPES, FP16_RECIPES
 
 PLAYED: Final = 16
 """Steps of different lengths before the longest one [count]."""

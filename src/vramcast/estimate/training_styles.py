@@ -22,7 +22,7 @@ from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
 from vramcast.engines import eager
 from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder, with_its_loss
 from vramcast.engines.training import TRAINING, engine_of
-from vramcast.estimate.variants import of_plain_layers
+from vramcast.estimate.techniques import of_plain_layers
 from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.fabric import Update, orthogonalisation_flops
 from vramcast.timing.training.parts import LAUNCH_S, OTHER_LAUNCH_S, Style

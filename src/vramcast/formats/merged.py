@@ -22,7 +22,7 @@ from vramcast.domain.post_training import Episodes
 from vramcast.domain.version import named
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported
-from vramcast.estimate.variants import BF16_RECIPES
+from vramcast.estimate.techniques import BF16_RECIPES
 from vramcast.formats.paths import NOTHING_GIVEN, Configs, Invocation
 from vramcast.formats.read import (
     DEFAULTS,

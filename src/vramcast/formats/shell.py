@@ -13,12 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from vramcast.errors import Note, SourceError
-from vramcast.formats.branches import (
+from vramcast.formats.containers import Container, docker_run
+from vramcast.formats.expanding import DEEPEST, UNSET, Expander, asked_by
+from vramcast.formats.lexer import (
+    ASSIGNED,
     CLOSES,
     LOOPS,
+    NAME,
     OPENS,
     TESTS,
     Branch,
+    Lexer,
+    Piece,
+    Token,
     Verdict,
     body_end,
     both,
@@ -27,9 +34,6 @@ from vramcast.formats.branches import (
     opposite,
     tested,
 )
-from vramcast.formats.containers import Container, docker_run
-from vramcast.formats.expanding import DEEPEST, UNSET, Expander, asked_by
-from vramcast.formats.lexer import ASSIGNED, NAME, Lexer, Piece, Token
 from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 
 MOST_WORDS: Final = 20_000

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from vramcast.domain.planning import Point
 from vramcast.errors import InvalidSpec
 from vramcast.report.columns import table_rows
+from vramcast.report.document import fleet_words, split_labels
 from vramcast.report.messages import Words
-from vramcast.report.plan_document import fleet_words, split_labels
 from vramcast.sources.files import check_writable, write_whole
 
 COLUMNS: Final = 64

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import NO_ROOM, Decision, Goal, MissedLimit, PlanAnswer, Technique
 from vramcast.report.columns import table_lines, table_rows
+from vramcast.report.document import decision_words, fleet_words, reason_words, split_labels, technique_words
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
-from vramcast.report.plan_document import decision_words, fleet_words, reason_words, split_labels, technique_words
 from vramcast.report.sentences import dated, headline, money, run_length, word_of
 from vramcast.report.text import cost_words, host, under_traffic, unread
 from vramcast.units import format_bytes

@@ -14,7 +14,7 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.snapshot import Snapshot
 from vramcast.domain.trace_job import Holding, TraceAnswer
 from vramcast.recordings.examine import Asked, Examined, examine
-from vramcast.report import document, failure, plan, plan_document, replay, replay_document, text, trace
+from vramcast.report import document, failure, plan, replay, replay_document, text, trace
 from vramcast.report.messages import Shown, Words, words_here
 from vramcast.report.replay_page import Lead, write_page
 from vramcast.report.replay_words import plain
@@ -55,7 +55,7 @@ class ShownPlanAnswer(PlanAnswer, Shown, frozen=True):
 
     def to_json(self) -> str:
         """The document `vramcast plan train --json` prints."""
-        return plan_document.to_json(self)
+        return document.plan_json(self)
 
 
 class ShownDiagnosis(Diagnosis, Shown, frozen=True):

@@ -25,11 +25,10 @@ from vramcast.errors import InvalidSpec, Note, VramcastError, joined
 from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
+from vramcast.estimate.techniques import on_engine, options_between, with_plan, with_workload
 from vramcast.estimate.training import answer, live_bytes, live_of, may_run_out, need_of, rank_programs
-from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search import goals
-from vramcast.search.goals import first_enough, largest, largest_look, nearest_of
-from vramcast.search.largest_model import RUNGS, Rung, scaled_model
+from vramcast.search.goals import RUNGS, Rung, first_enough, largest, largest_look, nearest_of, scaled_model
 from vramcast.units import format_bytes
 
 MOST_BATCH: Final = 1 << 20

@@ -27,9 +27,9 @@ from vramcast.estimate.changes import Need
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need, shortfall
 from vramcast.estimate.step_time import step_time
+from vramcast.estimate.techniques import FULL_PRECISION, on_engine, options_between, sixteen_bits, with_plan
 from vramcast.estimate.training import need_of, question, rank_programs
-from vramcast.estimate.variants import FULL_PRECISION, on_engine, options_between, sixteen_bits, with_plan
-from vramcast.search.largest_model import (
+from vramcast.search.goals import (
     Build,
     all_offloaded,
     alone,

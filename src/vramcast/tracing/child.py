@@ -41,8 +41,8 @@ from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.environment.made_up import lacking, make
 from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, folder_nearby, named_missing, stand_in_for
+from vramcast.tracing.script_parts import JOB, LONGEST_LINE, OUTPUT, ROOT
 from vramcast.tracing.script_watch import Enough, Watch
-from vramcast.tracing.scripts import JOB, LONGEST_LINE, OUTPUT, ROOT
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import words_of
 

@@ -27,7 +27,7 @@ from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.origins import Assumption
 from vramcast.tracing.packages import OWN
 from vramcast.tracing.result import About, Run, needs_of, traced
-from vramcast.tracing.scripts import ScriptRun, last_line, run_script
+from vramcast.tracing.script_parts import ScriptRun, last_line, run_script
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import Target, find_before, find_target
 from vramcast.tracing.workloads import Workload

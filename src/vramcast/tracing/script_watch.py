@@ -22,8 +22,7 @@ from vramcast.errors import NOTHING, InvalidSpec, Note, Unsupported, VramcastErr
 from vramcast.tracing.origins import without_start
 from vramcast.tracing.packages import own_files
 from vramcast.tracing.result import Run
-from vramcast.tracing.script_parts import Watched
-from vramcast.tracing.scripts import RECORD, ScriptRun
+from vramcast.tracing.script_parts import RECORD, ScriptRun, Watched
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import BACKWARD, LATER
 from vramcast.tracing.workloads import BATCHES, CUT, FAILED, NOT_CUT, STEPS, Loaders

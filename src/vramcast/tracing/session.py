@@ -1,9 +1,21 @@
-"""Entering and leaving a simulation: devices, dispatch mode, patches, composites, autocast, hooks."""
+"""Entering and leaving a simulation: devices, dispatch mode, patches, composites, autocast, hooks.
+
+Autocast as on the simulated device: torch's own switch, its lists of operators, its cache of cast weights.
+
+C++ casts only tensors that are on the device, which simulated ones are not; so the kernels at the device's autocast
+key are replaced while a simulation is active. torch's switch works by excluding that key.
+[lists] pytorch aten/src/ATen/autocast_mode.cpp and .h: AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32,
+AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE, AT_FORALL_PROMOTE
+[recurrent] pytorch aten/src/ATen/cudnn/AutocastRNN.cpp
+[autocast] pytorch aten/src/ATen/autocast_mode.cpp and .h: cached_cast, is_autocast_eligible
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -12,13 +24,14 @@ from threading import Lock
 from typing import Any, Final
 
 import torch
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
 from vramcast.errors import Unsupported
 from vramcast.question.tracing import Value
-from vramcast.tracing.autocast import Autocast
 from vramcast.tracing.composites import Composites
 from vramcast.tracing.distributed import collectives
 from vramcast.tracing.distributed.groups import ALONE, World, simulate_distributed
@@ -29,9 +42,178 @@ from vramcast.tracing.extensions import EXTENSIONS, GUARDED, LIBRARIES
 from vramcast.tracing.extensions.stand_ins import patch_loading, standing_in
 from vramcast.tracing.holders import Holders
 from vramcast.tracing.memory import Device, Memory
+from vramcast.tracing.operators import all_tensors
 from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules import PLAIN, RULES
 from vramcast.tracing.simulation import Simulation
+
+Kernel = Callable[[Any, Any, dict[str, Any]], Any]
+DEVICE: Final = "cuda"
+KEY: Final = "AutocastCUDA"  # of torch's dispatcher
+LOWER_PRECISION: Final = (
+    "_convolution.deprecated", "_convolution", "conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d",
+    "conv3d.padding", "conv_tbc", "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input",
+    "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear",
+    "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention", "cudnn_convolution",
+    "cudnn_convolution_transpose",
+)
+FP32: Final = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
+    "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm",
+    "native_layer_norm", "group_norm", "rms_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim",
+    "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d",
+    "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+    "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss",
+    "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp",
+    "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d",
+    "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+)
+PROMOTED: Final = (
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
+    "scatter_add",
+)
+"""To the widest type among the operands."""
+FP32_RESULT: Final = (
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
+    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
+)
+"""Computed in fp32 through their dtype argument, where the caller gave none."""
+FP32_APPENDED: Final = ("norm.Scalar", "norm.ScalarOpt_dim")
+"""The same, the argument being the last of another overload."""
+RECURRENT: Final = ("_cudnn_rnn",)
+"""Always in fp16, whatever type autocast is set to [recurrent]."""
+
+
+class Autocast:
+    """Casts of one simulation."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._key = getattr(torch._C.DispatchKey, KEY)
+        self._casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+
+    def start(self, patches: Patches) -> torch.library.Library:
+        """Register the kernels; they are gone when the library returned is destroyed."""
+        library = torch.library.Library("aten", "IMPL", KEY)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for names, kernel in (
+                (LOWER_PRECISION, self._to(lambda: torch.get_autocast_dtype(DEVICE))),
+                (FP32, self._to(lambda: torch.float32)), (FP32_RESULT, self._fp32_result),
+                (FP32_APPENDED, self._fp32_appended), (PROMOTED, self._promoted), (RECURRENT, self._recurrent),
+            ):
+                for name in names:
+                    self._register(library, name, kernel)
+        torch._C._dispatch_tls_set_dispatch_key_included(self._key, True)
+        clear = torch.clear_autocast_cache
+
+        def clear_both() -> None:
+            self._casts.clear()
+            clear()
+
+        patches.set(torch, "clear_autocast_cache", clear_both)
+        return library
+
+    def stop(self, library: torch.library.Library) -> None:
+        """Undo `start`."""
+        torch._C._dispatch_tls_set_dispatch_key_included(self._key, False)
+        library._destroy()
+        self._casts.clear()
+
+    def _register(self, library: Any, name: str, kernel: Kernel) -> None:
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if op is None:
+            return  # of another version of torch
+        keys = torch._C.DispatchKeySet(self._key)
+
+        def cast_and_call(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                return kernel(op, args, kwargs)
+
+        library.impl(name, cast_and_call, allow_override=True)
+
+    def _to(self, wanted: Callable[[], torch.dtype]) -> Kernel:
+        def cast_all(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            dtype = wanted()
+            return op(*(self._cast(arg, dtype) for arg in args), **{k: self._cast(v, dtype) for k, v in kwargs.items()})
+
+        return cast_all
+
+    def _fp32_result(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        names_dtype = kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args)
+        if self._is_eligible(args[0]) and not names_dtype:
+            return op(*args, **{**kwargs, "dtype": torch.float32})
+        return op(*args, **kwargs)
+
+    def _fp32_appended(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if not self._is_eligible(args[0]):
+            return op(*args, **kwargs)
+        return torch.ops.aten.norm(*args, *kwargs.values(), dtype=torch.float32)
+
+    def _promoted(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        widest = torch.get_autocast_dtype(DEVICE)
+        for arg in all_tensors(args):
+            if self._is_eligible(arg) and arg.dtype is torch.float32:
+                widest = torch.float32
+        return op(*(self._cast(arg, widest) for arg in args), **kwargs)
+
+    def _recurrent(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Weights go into one new piece of memory every time; there is no cache of it [recurrent]."""
+        x, weights, per_layer, buffer, hx, cx, *rest = args
+        first = weights[0] if buffer is None else buffer
+        if self._is_eligible(first) and first.dtype is not torch.float16:
+            buffer, weights = _flattened(weights)
+        states = (self._cast(state, torch.float16) for state in (hx, cx))
+        return op(self._cast(x, torch.float16), weights, per_layer, buffer, *states, *rest, **kwargs)
+
+    def _is_eligible(self, tensor: torch.Tensor) -> bool:
+        if not tensor.is_floating_point() or tensor.dtype is torch.float64:
+            return False
+        resident = self._memory.of(tensor)
+        if resident is None:  # torch's compiler works with tensors of its own
+            return isinstance(tensor, (FakeTensor, FunctionalTensor)) and tensor.device.type in (DEVICE, "meta")
+        return resident.device.torch_device.type == DEVICE
+
+    def _cast(self, arg: Any, dtype: torch.dtype) -> Any:
+        if isinstance(arg, torch.Tensor):
+            return self._cached_cast(arg, dtype)
+        if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], torch.Tensor):
+            return [self._cached_cast(part, dtype) for part in arg]
+        return arg
+
+    def _cached_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if tensor.dtype is dtype or not self._is_eligible(tensor):
+            return tensor
+        is_weight = (
+            dtype is torch.get_autocast_dtype(DEVICE) and tensor.dtype is torch.float32 and tensor.requires_grad
+            and tensor.is_leaf and not tensor._is_view() and torch.is_autocast_cache_enabled()
+        )
+        if not is_weight:
+            return tensor.to(dtype)
+        kept = self._casts.get(id(tensor))
+        if kept is None or kept[0]() is not tensor:
+            kept = self._casts[id(tensor)] = weakref.ref(tensor), tensor.to(dtype)
+        return kept[1]
+
+
+def _flattened(weights: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Copies in fp16 that share a storage, as tensors of their own for autograd.
+
+    [flat] pytorch aten/src/ATen/native/cudnn/RNN.cpp `copy_weights_to_flat_buf_views`
+    """
+    total = sum(weight.numel() for weight in weights)
+    whole = torch.zeros(total, dtype=torch.float16, device=weights[0].device)
+    parts, offset = [], 0
+    for weight in weights:
+        part = torch.as_strided(whole.detach(), weight.size(), weight.stride(), offset).detach()
+        parts.append(part.copy_(weight))
+        offset += weight.numel()
+    return whole, parts
+
 
 COMPILER_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"  # that torch's compiler sets as soon as it is imported
 _TURN: Final = Lock()

@@ -133,7 +133,7 @@ class Patient:
 
 READERS: Final[dict[str, tuple[str, str]]] = {
     "nvidia": ("vramcast.watch.nvml", "NvmlReader"),
-    "amd": ("vramcast.watch.rocm", "RocmReader"),
+    "amd": ("vramcast.watch.tables", "RocmReader"),
     "huawei": ("vramcast.watch.tables", "AscendReader"),
     "mthreads": ("vramcast.watch.tables", "MusaReader"),
 }

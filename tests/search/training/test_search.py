@@ -21,8 +21,8 @@ from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import answer, needed_bytes
+from vramcast.report.document import reason_words
 from vramcast.report.messages import Words
-from vramcast.report.plan_document import reason_words
 from vramcast.search.training.balance import Piece, balanced, best_split
 from vramcast.search.training.limits import label, options
 from vramcast.search.training.megatron import blocks

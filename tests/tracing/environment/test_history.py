@@ -11,8 +11,8 @@ from vramcast.domain.trace_job import ScriptJob
 from vramcast.recordings.replay import Outcome, replay
 from vramcast.recordings.start import RecordedDevice
 from vramcast.sources.snapshots import read_snapshot
+from vramcast.tracing.script_parts import run_script
 from vramcast.tracing.script_watch import MOST_STEPS, NOT_DUMPED
-from vramcast.tracing.scripts import run_script
 from vramcast.tracing.session import Session
 
 

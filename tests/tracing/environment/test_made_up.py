@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.scripts import run_script
+from vramcast.tracing.script_parts import run_script
 
 pytestmark = pytest.mark.usefixtures("forked")
 STEP = """

@@ -11,7 +11,7 @@ import torch
 from vramcast.api.tracing import trace
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, Unsupported
-from vramcast.tracing.scripts import run_script
+from vramcast.tracing.script_parts import run_script
 
 pytestmark = pytest.mark.usefixtures("forked")
 IS_HERE = find_spec("apex") is not None

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from vramcast.watch.hook import writer
+
 GIB = 1 << 30
 
 
@@ -62,12 +64,11 @@ class FakeTorch(ModuleType):
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
     """Instead of torch, whether it is installed or not."""
-    from vramcast.watch.hook import failures
 
     fake = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setattr(failures, "_attached", [])
-    monkeypatch.setattr(failures, "_hooked", [])
+    monkeypatch.setattr(writer, "_attached", [])
+    monkeypatch.setattr(writer, "_hooked", [])
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -21,8 +21,7 @@ import pytest
 
 import vramcast
 from vramcast.domain.planning import PlanAnswer
-from vramcast.report.document import to_json
-from vramcast.report.plan_document import to_json as plan_json
+from vramcast.report.document import plan_json, to_json
 
 REPOSITORY = Path(__file__).parents[3]
 EXAMPLES = REPOSITORY / "docs" / "examples"

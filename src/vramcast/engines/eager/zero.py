@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, TensorsOf, transient
-from vramcast.engines.eager.completions import answered, with_answers
-from vramcast.engines.eager.distillation import own_answers, student_of, taught
+from vramcast.engines.eager.completions import answered, own_answers, student_of, taught, with_answers
 from vramcast.engines.eager.graphs import run_parts
 from vramcast.engines.eager.passes import Gathered, evaluation, free_gradients, inference, passes
 from vramcast.engines.eager.preference import Rated, renamed, whole_reference

@@ -5,6 +5,12 @@ card holds counts against the share of the card, since then only what came after
 its share free; SGLang's share is one of what is free at its start
 [cumem] vllm/device_allocator/cumem.py: `sleep` unmaps what was allocated under the tags "weights" and "kv_cache";
 graphs, NCCL and the context stay
+
+What Unsloth tells the vLLM that it starts: a share of what is free, and how many sequences run at once.
+
+[zoo] unslothai/unsloth-zoo unsloth_zoo/vllm_utils.py `load_vllm`, `approximate_vllm_memory_usage`: eb68b541 (2025-09),
+08df47a2 (2026-01), ce232d6c (2026-08); a standby takes what is asked, at least nine tenths of it since 2afbcc19
+(2025.9.6), at least its tier since 65939946 (2025.11.1), no more and no less since fa82dcc2 (2026.2.1)
 """
 
 from __future__ import annotations
@@ -14,17 +20,71 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.job import Precision
 from vramcast.domain.model import Head
 from vramcast.domain.post_training import PostTrainingJob, Rollout
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
-from vramcast.engines.post_training import unsloth
 from vramcast.engines.post_training.batches import part_of
 from vramcast.engines.post_training.releases import FRAMEWORKS, is_swift_on_megatron, release_of
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.units import GIB, format_bytes
+
+PACKED: Final = 16 / 5
+"""By what weights in 4 bits are taken to be smaller."""
+
+
+class Standby(NamedTuple):
+    """The share of a card that an engine takes which gives its cache up while the trainer works."""
+
+    since: Version
+    tiers: tuple[tuple[float, float], ...]  # a tenth of the card from here on [GiB] -> share
+    is_least: bool = True  # more may be asked; else nothing but the tier is taken
+
+
+NEWER: Final = 0.95
+"""Of a tier, with vLLM 0.11 and newer."""
+
+STANDBY: Final = (
+    Standby((2026, 2, 1), ((4.0, 0.925), (2.5, 0.9), (2.0, 0.825), (1.4, 0.8), (1.0, 0.775), (0.0, 0.75)), False),
+    Standby((2025, 11, 1), ((4.0, 0.925), (2.5, 0.9), (2.0, 0.875), (1.4, 0.85), (1.0, 0.8), (0.0, 0.75))),
+    Standby((2025, 9, 6), ((0.0, 0.9 / NEWER),)),
+    Standby((0,), ((0.0, 0.0),)),
+)
+"""Newest first."""
+
+SEQUENCES: Final = ((2, 8), (4, 16), (8, 32), (12, 48), (16, 64), (24, 80), (40, 96), (48, 112), (80, 128))
+"""What is left for the cache, up to [GiB] -> `max_num_seqs`; 256 beyond."""
+
+TOKENS: Final = ((4, 2048), (12, 4096), (24, 6144))
+"""The same -> `max_num_batched_tokens`; 8,192 beyond."""
+
+
+class Limits(NamedTuple):
+    """What vLLM is started with."""
+
+    fraction: float  # of the whole card
+    max_sequences: int
+    batched_tokens: int
+
+
+def limits(job: PostTrainingJob, fraction: float) -> Limits:
+    """Of a card on which nothing else is; `fraction` is what is asked, a share of what is free."""
+    gpu, asked = job.cluster.gpu, fraction
+    if job.rollout.sleeps:
+        rule = next(rule for rule in STANDBY if job.version >= rule.since)
+        tier = NEWER * next(share for tenth, share in rule.tiers if gpu.visible_bytes / GIB / 10 >= tenth)
+        asked = max(fraction, tier) if rule.is_least else tier
+    parameters, model = count_parameters(job.model).total, job.model
+    ends = model.vocab * model.hidden * (1 if model.tied else 2)
+    packed = PACKED if job.plan.peft is not None and job.plan.peft.base != "full" else 1
+    left = asked * gpu.free_bytes - 2 * ((parameters - ends) / packed + ends)
+    sequences, tokens = (next((count for most, count in table if left <= most * GIB), beyond)
+                         for table, beyond in ((SEQUENCES, 256), (TOKENS, 8192)))
+    return Limits(asked * gpu.free_bytes / gpu.visible_bytes, sequences, max(tokens, job.episodes.longest))
+
 
 ENGINES: Final = ("vllm", "sglang")
 
@@ -82,7 +142,7 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     peft, dtype = job.plan.peft, "bf16"
     stored = asked.weights or (dtype if job.model.quantisation else None)  # what learns is handed over in 16 bits
     if release.shares_weights:
-        share, sequences, at_once = unsloth.limits(job, share)
+        share, sequences, at_once = limits(job, share)
         most, tokens = asked.max_sequences or sequences, asked.batched_tokens or at_once
         stored = peft.base if peft is not None and peft.base != "full" else stored
         dtype = "fp16" if job.plan.precision is Precision.AMP_FP16 else dtype
@@ -210,4 +270,3 @@ def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int)
         )
     )
     return alone, shortfall
-

@@ -15,10 +15,10 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.trace_job import TraceAnswer
 from vramcast.recordings.examine import in_order
 from vramcast.report import plan as searched
+from vramcast.report.document import technique_words
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter, svg
 from vramcast.report.plan import opening as plan_opening
-from vramcast.report.plan_document import technique_words
 from vramcast.report.replay import device_prefix
 from vramcast.report.replay import opening as replay_opening
 from vramcast.report.sentences import NO_TONE, tone_of

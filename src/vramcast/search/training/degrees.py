@@ -19,7 +19,7 @@ from vramcast.engines.megatron.options import divides_positions
 from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import host_need, shortfall
-from vramcast.estimate.variants import recipes
+from vramcast.estimate.techniques import recipes
 from vramcast.search.training.states import Counts
 
 UNEVEN: Final = 2

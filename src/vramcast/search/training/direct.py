@@ -29,8 +29,8 @@ from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.ranks import outside_tensors
+from vramcast.estimate.techniques import recipes
 from vramcast.estimate.training import rank_programs
-from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import PROBES
 from vramcast.search.training.degrees import divisors, possible
 from vramcast.search.training.megatron import Block, Memories, blocks

@@ -24,8 +24,8 @@ from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.ranks import communicator_bytes, context_tensor
+from vramcast.estimate.techniques import recipes
 from vramcast.estimate.training_styles import recipe_of
-from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
 from vramcast.search.training.stages import (

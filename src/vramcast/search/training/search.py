@@ -35,9 +35,9 @@ from vramcast.domain.planning import (
 from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, Note, Unsupported, joined
 from vramcast.estimate.changes import single_changes
+from vramcast.estimate.techniques import on_engine
 from vramcast.estimate.training import answer, need
 from vramcast.estimate.training import question as asked_of
-from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.degrees import too_large
 from vramcast.search.training.direct import FEW, PIPELINED, Known, num_pipelines, plans_on

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import torch
 
-from vramcast.tracing.composites import attention, encoder_layers, formulas, layers
+from vramcast.tracing.composites import attention, formulas, layers
 from vramcast.tracing.simulation import Simulation
 
 COMPOSITES: Final[Mapping[str, Callable[..., Any]]] = {
-    **attention.COMPOSITES, **encoder_layers.COMPOSITES, **formulas.COMPOSITES, **layers.COMPOSITES,
+    **attention.COMPOSITES, **attention.ENCODER_COMPOSITES, **formulas.COMPOSITES, **layers.COMPOSITES,
 }
 """Overload ("scaled_dot_product_attention", "softmax.int") -> its kernel, which is given the simulation first."""
 

@@ -33,9 +33,20 @@ from vramcast.tracing.environment.datasets import HEIGHT, TOKENS, WIDTH
 from vramcast.tracing.environment.hub import sentencepiece_model, write_pieces
 from vramcast.tracing.environment.overlay import SOUNDS, Overlay
 from vramcast.tracing.environment.repositories import files_of
-from vramcast.tracing.environment.rows import BRIEF, LONG, ROWS, SENTENCE, SEQUENCE, SHORT, columns_in, picture, text_of
+from vramcast.tracing.environment.rows import (
+    BRIEF,
+    LONG,
+    ROWS,
+    SENTENCE,
+    SEQUENCE,
+    SERIES,
+    SHORT,
+    columns_in,
+    make_series,
+    picture,
+    text_of,
+)
 from vramcast.tracing.environment.saving import OF_TENSORS
-from vramcast.tracing.environment.series import SERIES, make_series
 from vramcast.tracing.packages import UNREACHED, is_installed_at, project_text
 from vramcast.tracing.simulation import Simulation, running
 

@@ -20,8 +20,7 @@ from vramcast.domain.varied import MEMORY, SAMPLES, TOKENS, TunedAnswer, TunedRu
 from vramcast.domain.verdict import usable_bytes
 from vramcast.errors import InvalidSpec, Note, Unsupported, VramcastError, joined
 from vramcast.tracing.run import traced_script
-from vramcast.tracing.script_parts import ScriptParts
-from vramcast.tracing.scripts import ScriptRun
+from vramcast.tracing.script_parts import ScriptParts, ScriptRun
 from vramcast.tracing.tuning.changes import Change, Offered, OptimOf, batch_change, offered
 from vramcast.tracing.tuning.edits import applied, patch_of
 from vramcast.tracing.tuning.places import Script, arguments_with

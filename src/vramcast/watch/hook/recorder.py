@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from vramcast.domain.observation import Event, EventKind, RunInfo, TorchRun, TorchSample
 from vramcast.errors import InvalidSpec
 from vramcast.report.messages import words_here
-from vramcast.watch.hook import counters, failures
+from vramcast.watch.hook import counters, writer
 from vramcast.watch.hook.counters import Place
 from vramcast.watch.hook.loggers import Predicted, figures, predicted_peak, writer_of
 from vramcast.watch.hook.writer import Writer
@@ -120,9 +120,9 @@ class MemoryRecorder:
         )
         self._writer = Writer(self.path, info, self.say)
         atexit.register(self.close)
-        failures.listen(self)
+        writer.listen(self)
         if self._history:
-            self._stop_history = failures.record_history()
+            self._stop_history = writer.record_history()
 
     @_harmless
     def attach(self, model: Any = None, optimizer: Any = None, *, phases: bool = True, framework: str = "") -> None:
@@ -285,12 +285,12 @@ class MemoryRecorder:
             return
         self._snapshots += 1
         self._snapshot_step = self.step_count
-        failures.save_snapshot(self.snapshot_at_oom)
+        writer.save_snapshot(self.snapshot_at_oom)
 
     @_harmless
     def failed(self, error: BaseException) -> None:
         """Training ends by this exception; of one that is about memory, say where and what tells why."""
-        if error is self._told or not failures.is_out_of_memory(error):
+        if error is self._told or not writer.is_out_of_memory(error):
             return
         self._told = error
         where = {"step": self.step_count + 1, "phase": self._running}
@@ -300,7 +300,7 @@ class MemoryRecorder:
             return
         try:
             if self._snapshot_step != self.step_count:
-                failures.save_snapshot(self.snapshot_at_oom)
+                writer.save_snapshot(self.snapshot_at_oom)
         except Exception as failure:  # whatever it is, the user's own error must come through
             self.say("hook.no_snapshot", path=self.snapshot_at_oom, why=failure, **where)
             return
@@ -320,19 +320,19 @@ class MemoryRecorder:
 
     def close(self) -> None:
         """Write what is left, take the hooks off; what was started again later goes on in the same file."""
-        writer, self._writer = self._writer, None
-        if writer is None:
+        written_by, self._writer = self._writer, None
+        if written_by is None:
             return
         self._unhook()
-        failures.leave(self)
+        writer.leave(self)
         atexit.unregister(self.close)
         if self._stop_history:
             self._stop_history = False
             with suppress(Exception):  # a card that is lost fails here, too
-                failures.stop_history()
+                writer.stop_history()
         if (self.step_count == 0 or self._place is None) and self._told is None:
             self.say("hook.no_steps" if self._place else "hook.no_card", path=self.path)
-        writer.close(LAST_WORDS_S)
+        written_by.close(LAST_WORDS_S)
 
     def transformers(self) -> Any:
         """A callback for the Trainer of transformers: `Trainer(callbacks=[recorder.transformers()])`."""

@@ -17,8 +17,7 @@ from vramcast.domain.pipeline import DiffusionJob
 from vramcast.domain.planning import PlanAnswer, Point, Progress
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
-from vramcast.report.document import document, plain
-from vramcast.report.plan_document import plan_document
+from vramcast.report.document import document, plain, plan_document
 from vramcast.web.exchange import TOLD_EVERY_SECONDS, Asked, Looked, Refused, Sources, choice_field, refuse_others
 from vramcast.web.visitor import options_of, resolver
 
