@@ -248,10 +248,17 @@ def test_an_unknown_card_has_no_more_than_every_known_one_of_its_size() -> None:
     ("一张4090", "1xrtx-4090"), ("十六卡4090", "2x8xrtx-4090"),
     ("dual 3090s", "2xrtx-3090"), ("Colab T4", "1xt4"), ("kaggle 2xT4", "2xt4"), ("v5e-8", "8xtpu-v5e"),
     ("v5p-8", "4xtpu-v5p"), ("MacBook Pro M4 Max 128GB", "1xm4-max-128gb"), ("RTX™ 4090", "1xrtx-4090"),
+    ("8xa100-80", "8xa100-sxm4-80gb"), ("a100-40", "1xa100-sxm4-40gb"), ("4090 24", "1xrtx-4090"),
     ("DGX H100", "onprem:dgx-h100"), ("2 p5.48xlarge", "2xaws:p5.48xlarge"),
 ])
 def test_everyday_numbers_and_machines(text: str, name: str) -> None:
     assert cluster_of(text).name == name
+
+
+@pytest.mark.parametrize(("text", "near"), [("mac studio 192gb", "m2-ultra-192gb"), ("a100-60", "a100-sxm4-80gb")])
+def test_a_near_miss_names_the_card_that_is_meant(text: str, near: str) -> None:
+    with pytest.raises(UnknownName, match=f"did you mean .*{near}"):
+        cluster_of(text)
 
 
 @pytest.mark.parametrize("text", ["十七卡A100", "deux 4090", "4090です"])

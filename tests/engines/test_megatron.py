@@ -214,5 +214,9 @@ def test_modules_that_predict_tokens_are_on_the_last_stage_with_a_loss_of_their_
     module = layer + 2 * 2560 * 2560 + 3 * 2560
     assert loaded[1] - loaded[0] == pytest.approx(2 * module * (2 + 4 + 4 / 2), rel=0.001)  # fp32 weights on two ranks
     assert peak(jobs[1]) - peak(jobs[0]) > loaded[1] - loaded[0] + 2 * 1024 * 151_936 * 4  # softmax of each loss
+    shared = of_megatron("qwen3-4b", pp=2, recompute="none", **{
+        "engine-option": "mtp_layers=2,mtp_shared=true", "seq-len": 1024})
+    once = extent(ranks(shared)[1].phases[Phase.LOAD]).net - loaded[0]
+    assert once == pytest.approx((loaded[1] - loaded[0]) / 2, rel=1e-6)
     with pytest.raises(InvalidSpec, match="<= 64"):
         ranks(of_megatron("qwen3-4b", **{"engine-option": "mtp_layers=3000"}))

@@ -225,6 +225,15 @@ def test_an_anchored_loss_is_that_of_its_own_code() -> None:
     assert extent(step).peak / (LOGITS * 2 * 2) == pytest.approx(19, abs=0.5)
 
 
+@pytest.mark.parametrize(("engine", "pair", "said"), [
+    ("huggingface", "log_probs=asft", "--objective gkd --teacher itself"),
+    ("megatron", "optimizer=dist_muon", "optimizer=dist_muon is none of adam, sgd, muon"),
+])
+def test_a_value_that_an_option_cannot_be_here_is_said(engine: str, pair: str, said: str) -> None:
+    with pytest.raises(InvalidSpec, match=said):
+        job_of({"model": STUDENT, "gpus": "1xh100-sxm-80gb", "engine": engine, "engine-option": (pair,)})
+
+
 @pytest.mark.parametrize(("beta", "kept"), [("0.5", 7), ("0", 2), ("1", 3)])
 def test_a_divergence_keeps_what_autograd_saves_of_it(beta: str, kept: int) -> None:
     # counted with torch.autograd.graph.saved_tensors_hooks around TRL's generalized_jsd_loss

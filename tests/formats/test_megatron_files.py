@@ -8,7 +8,7 @@ import yaml
 
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Recompute
-from vramcast.domain.model import Head, MoE
+from vramcast.domain.model import Attention, Head, MoE
 from vramcast.engines.megatron.options import Context, options_of
 from vramcast.formats.read import Given, read_files
 
@@ -74,6 +74,17 @@ def test_variables_choose_the_attention(tmp_path: Path, flash: int, fused: int, 
 ])
 def test_modules_that_predict_tokens_are_counted(more: dict[str, Any], counted: int | None, tmp_path: Path) -> None:
     assert job(tmp_path, GPT | more).engine_options.get("mtp_layers") == counted
+
+
+def test_modules_over_a_hybrid_pattern_are_what_stands_behind_it(tmp_path: Path) -> None:
+    """A mixer and a feed-forward part behind each stroke are one layer; --num-layers is then the pattern's."""
+    hybrid = {"--num-experts": 4, "--hybrid-layer-pattern": "M*E/*E/*E", "--mtp-use-repeated-layer": True}
+    found = job(tmp_path, GPT | hybrid)
+    said = found.engine_options
+    assert (found.model.num_layers, said["mtp_layers"], said["mtp_shared"]) == (3, 2, True)
+    assert [(type(one.mixer), type(one.channel)) for one in found.model.mtp_layers] == [(Attention, MoE)] * 2
+    refused = read(tmp_path, GPT | hybrid | {"--hybrid-layer-pattern": "M*E/M"})
+    assert any("as *E, not for M" in str(one.why) for _, one in refused.unread)
 
 
 def test_a_growing_batch_is_as_large_as_it_becomes(tmp_path: Path) -> None:

@@ -120,3 +120,11 @@ def test_a_variable_that_it_does_not_see_is_said(tmp_path: Path) -> None:
     text = "OLLAMA_NUM_PARALLEL=4\nOLLAMA_CONTEXT_LENGTH=4096 ollama run qwen3:8b\n"
     found = read_files([written(tmp_path, "run.sh", text)], command="serve")
     assert [one.name for _, one in found.unread] == ["$OLLAMA_NUM_PARALLEL"]
+
+
+def test_two_models_of_one_server_are_asked_about(tmp_path: Path) -> None:
+    started = "ollama serve &\nollama run llama3.1:8b hi\nollama run {} hi\n"
+    one, two = (read_files([written(tmp_path, f"{name[:5]}.sh", started.format(name))], command="serve")
+                for name in ("llama3.1:8b", "qwen2.5:7b"))
+    assert "keep one of them: llama3.1:8b, qwen2.5:7b" in refusal(two)
+    assert "keep one" not in refusal(one)

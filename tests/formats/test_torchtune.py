@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.formats.plans import named
 from tests.formats.test_read_back import figures, plain, read_again
-from vramcast.api import job_of
+from vramcast.api import job_of, train
 from vramcast.domain.job import Job
 from vramcast.errors import VramcastError
 from vramcast.formats.write import files_of
@@ -161,3 +161,28 @@ def test_a_teacher_is_a_second_network(tmp_path: Path) -> None:
     assert (job.workload.objective, job.teacher and job.teacher.name) == ("gkd", "llama-3-8b")
     with pytest.raises(VramcastError, match="ReverseKL"):
         asked(tmp_path, TAUGHT.format(builder="lora_llama3_1_8b", loss="ReverseKLWithChunkedOutputLoss"))
+
+
+@pytest.mark.parametrize(("change", "recompute", "every"), [
+    ("ac_mode: selective\nac_option: 2", "full", 2), ("ac_mode: selective\nac_option: '3'", "full", 3),
+    ("ac_mode: selective\nac_option: 1", "full", None), ("ac_mode: full", "full", None),
+    ("ac_mode: selective\nac_option: 2\nenable_activation_checkpointing: true", "none", None),
+])
+def test_some_layers_alone_are_recomputed(tmp_path: Path, change: str, recompute: str, every: int | None) -> None:
+    plain = "model: {_component_: torchtune.models.llama3_1.llama3_1_8b}\nenable_activation_checkpointing: false\n"
+    found = asked(tmp_path, f"{RECIPE.format(builder='llama3_1_8b')}\n{plain}{change}\n", gpus="8xh100")
+    assert (found.plan.recompute, found.engine_options.get("recompute_every")) == (recompute, every)
+
+
+def test_every_second_layer_lies_halfway() -> None:
+    """Of 32 layers 16 are recomputed, the last among them; so for memory and for time."""
+    def of(recompute: str, *pairs: str) -> tuple[int, float]:
+        answer = train("llama-3-8b", gpus="8xh100-sxm-80gb", engine="torchtune", precision="bf16", micro_batch=2,
+                       seq_len=2048, recompute=recompute, engine_option=pairs)
+        return answer.peak.allocated_bytes, answer.time.step_s
+
+    whole, none, half = of("full"), of("none"), of("full", "recompute_every=2")
+    assert half[0] == pytest.approx((whole[0] + none[0]) / 2, rel=0.02)
+    assert half[1] == pytest.approx((whole[1] + none[1]) / 2, rel=0.01)
+    with pytest.raises(VramcastError, match="recompute_every is of"):
+        of("none", "recompute_every=2")

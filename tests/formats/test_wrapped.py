@@ -223,7 +223,7 @@ def test_the_command_inside_is_answered_on_the_cards_that_are_named(
 ])
 def test_files_of_variables_are_not_read_and_that_is_said(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
-    _, found = with_configs({}, Configs((tmp_path / name,)), command="serve")
+    _, found = with_configs({}, Configs((tmp_path / name,)))
     assert any(said in str(one) for one in found.assumptions)
 
 
@@ -298,7 +298,7 @@ def test_scripts_beside_are_read_where_they_are_named(tmp_path: Path) -> None:
     (tmp_path / "common.sh").write_text("TP=4\n")
     main = tmp_path / "main.sh"
     main.write_text("source $(dirname $0)/common.sh\nvllm serve Qwen/Qwen3-8B -tp $TP\n")
-    found, _ = with_configs({}, Configs((main, tmp_path / "common.sh")), command="serve")
+    found, _ = with_configs({}, Configs((main, tmp_path / "common.sh")))
     assert found["tp"] == 4
 
 
@@ -378,7 +378,7 @@ def test_tables_of_any_shape_lead_to_an_answer_or_a_sentence(
     path = tmp_path_factory.getbasetemp() / "x.json"
     path.write_text(json.dumps(table | more))
     try:
-        with_configs({"gpus": "h100"}, Configs((path,)), command="serve")
+        with_configs({"gpus": "h100"}, Configs((path,)))
     except VramcastError as error:
         assert str(error)
 
@@ -421,3 +421,9 @@ def test_what_slurms_launcher_is_told_is_none_of_the_trainings(tmp_path: Path) -
     plain, told = (read(tmp_path, "job.sbatch", f"#!/bin/bash\n#SBATCH --gres=gpu:h100:8\n{start} {command}\n")
                    for start in ("srun", "srun -l --container-image $IMAGE --container-mounts /fsx:/fsx"))
     assert plain == told
+
+
+def test_what_sbatch_exports_is_the_commands(tmp_path: Path) -> None:
+    asks = "#!/bin/bash\n#SBATCH --gres=gpu:h100:2\n#SBATCH --export=ALL,TP=2,MODEL=qwen3-8b\n"
+    found = read(tmp_path, "job.sbatch", f"{asks}vllm serve $MODEL -tp $TP\n")
+    assert (found["model"], found["tp"]) == ("qwen3-8b", 2)

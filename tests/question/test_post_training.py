@@ -78,6 +78,7 @@ def job(**options: Any) -> PostTrainingJob:
     ({"framework": "trl", "fused_loss": True}, "--fused-loss is not asked of TRL's trainers"),
     ({"framework": "ms-swift", "engine": "megatron", "micro_tokens": 9216}, "is not asked of ms-swift's trainers"),
     ({"framework": "trl", "rollout": "sglang"}, "TRL's trainers generate with vLLM"),
+    ({"framework": "ms-swift", "rollout": "sglang"}, "ms-swift's trainers generate with vLLM"),
     ({"framework": "ms-swift", "engine": "megatron", "rollout": "sglang"}, "ms-swift's trainers generate with vLLM"),
     ({"framework": "ms-swift", "engine": "megatron", "algorithm": "ppo"}, "ppo is not modelled with ms-swift"),
     ({"framework": "openrlhf", "peft": "lora"}, "--peft is not modelled with OpenRLHF"),

@@ -48,6 +48,8 @@ SIZE: Final = re.compile(r"(?<![\w.])(\d{1,6}(?:\.\d+)?)\s*(g|gb|gib|mb|mib)(?![
 NUMBERED: Final = re.compile(r".*\d.*")
 COUNT: Final = re.compile(r"\d{1,2}")
 """No word of a name: how many there are."""
+BARE_SIZE: Final = re.compile(r"[1-9]\d{1,2}")
+"""A size without its unit."""
 NO_MODEL: Final = re.compile(r"sxm\d|(?:gddr|hbm)\d\w*|v2")
 MACS: Final = re.compile(r"\b(?:macbook(?:[\s_-]+(?:pro|air))?|mac[\s_-]+(?:studio|mini|pro)|imac)\b")
 """Machines that several chips are built into."""
@@ -96,6 +98,9 @@ class CardNames:
         exact = next((self.index[name] for name in (key, "rtx" + key, "gtx" + key) if name in self.index), None)
         words, size = _said_words(text)
         fitting = _answering(words, size, self.cards) if words else []
+        if not fitting and size is None and (bare := [word for word in words if BARE_SIZE.fullmatch(word)]):
+            fitting = _answering(words - {bare[0]}, float(bare[0]), self.cards)  # "a100-80"
+            words = words - {bare[0]} if fitting else words
         if exact is not None:
             whole = exact not in {card.name for card in fitting} or _is_whole(key, self.rows[exact])
             return Found(exact, "" if whole else self._taken(text, exact, fitting))
@@ -126,6 +131,9 @@ class CardNames:
                 "no {!r} is known; there is {}; for a card of another size give the size alone, for example --gpus "
                 "{:g}gb", shown, there, size
             )
+        if chips := [card.name for card in self.cards if MACS.search(text.lower()) and not words
+                     and size is not None and self.rows[card.name]["vendor"] == "Apple" and card.size == size]:
+            return UnknownName("unknown GPU {!r}; did you mean {}?", shown, _listed(chips))
         numbers = {word for word in words if NUMBERED.fullmatch(word)}
         near = [card.name for card in self.cards if card.model <= numbers]
         if near:

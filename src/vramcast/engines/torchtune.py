@@ -66,7 +66,8 @@ IN_BACKWARD: Final = "every weight is stepped in backward as soon as its gradien
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one rank role of a torchtune run.
 
-    `engine_options`: "split_root" (embedding and head are gathered apart) and "optimizer_in_backward" (bool).
+    `engine_options`: "split_root" (embedding and head are gathered apart), "optimizer_in_backward" (bool) and
+    "recompute_every" (of layers that are recomputed only each so manieth).
 
     Raises: Unsupported for recipes that are not modelled.
     """
@@ -90,13 +91,23 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         Sharing(layout, fsdp, fsdp, weight_width=2), "blocks" if plan.reshard_after_forward else "never", 1,
         optimizer(plan.optimizer), plan.optimizer_kernel or "fused",
     )
-    runs = tuple((run.count, run.layer) for run in model.main.runs)
     split = bool(job.engine_options.get("split_root"))
     setting = replace(setting, known=replace(setting.known, split_root=split))
-    phases = phases_of(setting, pieces_of(setting, Span(runs)))
+    phases = phases_of(setting, pieces_of(setting, _span(job)))
     length = workload.seq_len
     padded = (Note("samples are padded to {} tokens, which tp={} divides", length, plan.tp),) if length != asked else ()
     return (RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=(*_said(job), *padded)),)
+
+
+def _span(job: Job) -> Span:
+    """All layers; of those that are recomputed each so manieth, the first of which is the last of its group
+    [torchtune training/activations.py `checkpoint_wrapper`]."""
+    every = int(job.engine_options.get("recompute_every") or 1)
+    if every == 1:
+        return Span(tuple((run.count, run.layer) for run in job.model.main.runs))
+    layers = job.model.main.layers
+    return Span(tuple((1, layer) for layer in layers),
+                kept=frozenset(place for place in range(len(layers)) if (place + 1) % every))
 
 
 def eager_recipe(job: Job) -> Recipe:
@@ -219,6 +230,9 @@ def _check(job: Job) -> None:
         raise Unsupported("optimizer_in_backward is modelled for all weights of one GPU; leave it out")
     if job.engine_options.get("optimizer_in_backward") and job.workload.grad_accum > 1:
         raise InvalidSpec("optimizer_in_backward steps every micro-batch; use --grad-accum 1")
+    if job.engine_options.get("recompute_every") and (plan.recompute is not Recompute.FULL or alone or plan.peft):
+        raise InvalidSpec("recompute_every is of torchtune's full fine-tuning on several GPUs, with --recompute full; "
+                          "leave it out")
     if plan.offload_activations and plan.recompute is Recompute.NONE:
         raise InvalidSpec("torchtune offloads activations only of layers that are recomputed; use --recompute full")
     if plan.offload_activations and not (alone or plan.peft is not None):

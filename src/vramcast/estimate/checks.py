@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import gcd
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -416,6 +416,7 @@ class Torchtune(Eager, frozen=True):
 
     split_root: bool = False  # embedding and head are gathered apart: custom_sharded_layers names both
     optimizer_in_backward: bool = False  # every weight is stepped as soon as its gradient is there
+    recompute_every: Annotated[int, Meta(ge=2, le=1 << 20)] | None = None  # only each so manieth layer: ac_option
 
 
 class Litgpt(Noun, frozen=True):
@@ -451,4 +452,18 @@ def check_options(job: Job) -> None:
     try:
         msgspec.convert(job.engine_options, known, strict=False)  # 0.04 is a version to some, a number to others
     except msgspec.ValidationError as error:
-        raise InvalidSpec("engine option of {}: {}", job.engine, error) from error
+        raise _unfitting(job, known, error) from error
+    if job.engine_options.get("log_probs") == "asft" and job.workload.objective != "gkd":
+        raise InvalidSpec("log_probs=asft is a loss of a reference, which --objective {} does not ask; use --objective "
+                          "gkd --teacher itself", job.workload.objective)
+
+
+def _unfitting(job: Job, known: type[Noun], error: msgspec.ValidationError) -> InvalidSpec:
+    """What is said of a value that an engine option cannot be: the words it has, where it has words."""
+    hints = get_type_hints(known)
+    for name, value in job.engine_options.items():
+        words = get_args(hints[name]) if get_origin(hints[name]) is Literal else ()
+        if words and value not in words:
+            return InvalidSpec("engine option of {}: {}={} is none of {}", job.engine, name, str(value)[:80],
+                               ", ".join(map(str, words)))
+    return InvalidSpec("engine option of {}: {}", job.engine, error)

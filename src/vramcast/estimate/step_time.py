@@ -230,6 +230,7 @@ _known_layer_passes = lru_cache(maxsize=MOST_KNOWN)(layer_passes)
 def _pieces(timing: Timing, index: int) -> dict[tuple[Layer, Recompute], int]:
     """Layers of one pipeline rank, how many of each; `recompute_layers` counts within each of its chunks."""
     model, plan = timing.job.model, timing.job.plan
+    every = int(timing.job.engine_options.get("recompute_every") or 1)
     stages = list(timing.recipe.stage_layers) or _counts(
         model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers
     )
@@ -237,7 +238,8 @@ def _pieces(timing: Timing, index: int) -> dict[tuple[Layer, Recompute], int]:
     for start, stop in _chunks(stages, index, plan.virtual_stages):
         left = stop - start if plan.recompute_layers is None else plan.recompute_layers
         for place, layer in enumerate(model.main.layers[start:stop]):
-            key = (layer, plan.recompute if place < left else Recompute.NONE)
+            again = place < left and (place + 1) % every == 0
+            key = (layer, plan.recompute if again else Recompute.NONE)
             found[key] = found.get(key, 0) + 1
     return found
 

@@ -149,7 +149,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     release_of_trl = TRL_OF_SWIFT if framework == "ms-swift" else version
     of_trainer = engine == "huggingface"
     if of_trainer or framework == "ms-swift":
-        _check_trainer(given, framework, algorithm, whose="TRL" if of_trainer else framework)
+        _check_trainer(given, framework, algorithm, of_trl=of_trainer)
     trainer = _trl(given, framework, release_of_trl, algorithm, episodes, resolve) if of_trainer else None
     updates = converted(Updates, {
         "padded": release.pads and engine != "megatron", "mini_batch": min(Updates().mini_batch, episodes.prompts),
@@ -348,14 +348,19 @@ def _of_openrlhf(values: Mapping[str, Any], release: Release) -> dict[str, Any]:
     return own | ({"padded": False} if "micro-tokens" in values else {})  # they are packed
 
 
-def _check_trainer(given: Mapping[str, object], framework: str, algorithm: str, *, whose: str) -> None:
-    """Raise Unsupported for what is not asked of trainers of TRL or ms-swift, and algorithms that none of them runs."""
+def _check_trainer(given: Mapping[str, object], framework: str, algorithm: str, *, of_trl: bool) -> None:
+    """Raise Unsupported for what is not asked of trainers of TRL or ms-swift, and algorithms that none of them runs.
+
+    Args:
+        of_trl: whether the trainer is TRL's or a child of it, else Megatron's
+    """
+    whose = "ms-swift" if framework == "ms-swift" else "TRL"
     for name in (*NOT_OF_TRL, *(() if framework == "ms-swift" else OF_SWIFT)):
         if name in given:
             raise Unsupported("--{} is not asked of {}'s trainers; leave it out", name, whose)
     if "vllm" not in str(given.get("rollout", "vllm")) and framework != "unsloth":  # which says more
         raise Unsupported("{}'s trainers generate with vLLM; leave out --rollout {}", whose, given["rollout"])
-    known = (*OBJECTIVES, *(() if whose == "TRL" else ("reinforce++",)))
+    known = (*OBJECTIVES, *(() if of_trl else ("reinforce++",)))
     if algorithm not in known:
         raise Unsupported("--algorithm {} is not modelled with {}; use {}", algorithm, whose, joined(" or ", known))
 

@@ -133,6 +133,7 @@ class Options(Noun, frozen=True):
     binary_head: bool = True  # BERT's sentence-order head
     defer_embedding_wgrad: Count = 0  # micro-batches whose embedding weight gradient is deferred
     mtp_layers: Annotated[int, Meta(ge=0, le=64)] = 0  # modules that predict further tokens: mtp-num-layers
+    mtp_shared: bool = False  # one module's weights for all of them: mtp-use-repeated-layer
     cp_a2a: bool = False
     param_layout: bool = True  # whole matrices of Muon lie in buffers; else ranks send each other lists of tensors
     adapters: Literal["megatron-bridge", "mcore-bridge"] = "megatron-bridge"  # whose LoRA stands beside frozen linears

@@ -310,7 +310,8 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
         for run in chunk.runs:
             found += layer_weights(run.layer, hidden=model.hidden, layout=layout, owner="layers", count=run.count)
         if chunk.head and context.predictions:
-            found += prediction_weights(model, context.predictions, layout, copied=not chunk.embedding)
+            owned = context.predictions[: 1 if context.options.mtp_shared else None]
+            found += prediction_weights(model, owned, layout, copied=not chunk.embedding)
         if chunk.head:
             found += owned_weights(head_weights(model, copied=not chunk.embedding), layout=layout, owner="head")
     return found

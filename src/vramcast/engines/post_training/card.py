@@ -303,16 +303,25 @@ def _processes(release: Release, made: Engine, roles: _Roles, *, in_process: boo
             *rater)
 
 
+def _budget_sentence(job: PostTrainingJob) -> str:
+    """The budget of dynamic micro-batches that is counted where nobody says one, and whose it is."""
+    budget = usual_budget(job)
+    if job.framework != "verl":
+        return Note("dynamic micro-batches of {:,} tokens on each card are assumed; --micro-batch or --micro-tokens "
+                    "says otherwise", budget)
+    if budget == MICRO_TOKENS:
+        return ("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
+                "--micro-tokens says otherwise")
+    return Note("dynamic micro-batches of {:,} tokens on each card, as many as the longest sequence has, for which "
+                "verl's default budget is too small; --micro-batch or --micro-tokens says otherwise", budget)
+
+
 def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:
     episodes, updates = job.episodes, job.updates
     if len(job.model.stacks) > 1:
         yield from text_sentences(trainer.of(job).train_job(job, batches(job, learns=True)))
     if updates.micro_batch is None and updates.micro_tokens is None:
-        budget = usual_budget(job)
-        yield ("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
-               "--micro-tokens says otherwise" if budget == MICRO_TOKENS else
-               Note("dynamic micro-batches of {:,} tokens on each card, as many as the longest sequence has, for which "
-                    "verl's default budget is too small; --micro-batch or --micro-tokens says otherwise", budget))
+        yield _budget_sentence(job)
     if updates.padded:
         yield Note("batches are padded to {:,} tokens", episodes.longest)
     elif episodes.usual == episodes.longest:

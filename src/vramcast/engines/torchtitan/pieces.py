@@ -13,6 +13,7 @@ from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
 from vramcast.blocks.parts import Sizes
+from vramcast.domain.job import Recompute
 from vramcast.domain.model import Layer, Model, Parameter
 from vramcast.domain.program import Category, Free, Program, Tensor, live_at_end
 from vramcast.engines.torchtitan import model as graphs
@@ -45,6 +46,7 @@ class Span(Struct, frozen=True):
     runs: tuple[tuple[int, Layer], ...]
     first: bool = True
     last: bool = True
+    kept: frozenset[int] = frozenset()  # places of runs that keep what they save, whatever is recomputed
 
 
 class Pieces(Struct, frozen=True):
@@ -97,7 +99,11 @@ def pieces(
         ),
     }
     lowered = {name: end.lowered if end else None for name, (end, _) in ends.items()}
-    blocks = [(count, spec, _block(spec, sizes, choices, hidden, gradient)) for count, spec in span.runs]
+    plain = replace(choices, recompute=Recompute.NONE)
+    blocks = [
+        (count, spec, _block(spec, sizes, plain if place_of in span.kept else choices, hidden, gradient))
+        for place_of, (count, spec) in enumerate(span.runs)
+    ]
     middle = list(_layer_stages(model, sharing, blocks, reshard))
     root: Unit | None = None
     root_gradients: tuple[Tensor, ...] = ()

@@ -265,7 +265,8 @@ UNUSED: Final = {
     "--ffn-hidden-size": "--moe-ffn-hidden-size", "--kv-channels": "--multi-latent-attention",
     "--qk-layernorm": "--multi-latent-attention", "--num-query-groups": "--multi-latent-attention",
     "--group-query-attention": "--multi-latent-attention",
-    "--num-attention-heads": "--hybrid-layer-pattern", "--disable-bias-linear": "--hybrid-layer-pattern",
+    "--num-layers": "--hybrid-layer-pattern", "--num-attention-heads": "--hybrid-layer-pattern",
+    "--disable-bias-linear": "--hybrid-layer-pattern",
 }
 """Argument -> the one that takes its place: latent attention has widths and norms of its own; a pattern without
 attention has no heads and no linear layers with a bias."""

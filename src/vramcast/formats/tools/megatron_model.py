@@ -96,6 +96,7 @@ SWITCHES: Final = (
     Switch("count_zeros", True, "log-num-zeros-in-grad"),
     Switch("overlap_moe_comm", True, "overlap-moe-expert-parallel-comm"),
     Switch("param_layout", False, "no-use-layer-wise-param-layout"),
+    Switch("mtp_shared", True, "mtp-use-repeated-layer"),
 )
 SWITCHES_OF_EXPERTS: Final = (
     Switch("grouped_gemm", True, "moe-grouped-gemm"),
@@ -310,6 +311,8 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
     }
     if family not in ("bert", "t5", "hybrid") and not found["fsdp"]:
         found["mtp_layers"] = int(arguments.get("--mtp-num-layers") or 0)
+    elif family == "hybrid" and not found["fsdp"]:
+        found["mtp_layers"] = str(arguments.get("--hybrid-layer-pattern", "")).count("/")
     for switch in (*SWITCHES, *SWITCHES_OF_EXPERTS):
         there = bool(arguments.get(f"--{switch.name}"))
         if there or switch.field not in UNTOLD:
@@ -480,12 +483,19 @@ def _hybrid_layers(arguments: Arguments, pattern: str) -> list[Layer]:
 
 def _mtp(arguments: Arguments) -> tuple[Layer, ...]:
     count = int(arguments.get("--mtp-num-layers") or 0)
-    if not count:
-        return ()
-    if "/" in str(arguments.get("--hybrid-layer-pattern", "")):
-        raise Unsupported("multi-token prediction over hybrid layers is not modelled")
-    last = _layers(arguments)[-1]
-    return (last,) * count
+    _, *modules = str(arguments.get("--hybrid-layer-pattern", "")).split("/")
+    if modules:  # the pattern says how many [arguments.py `inferred_mtp_num_layers`]
+        return tuple(_hybrid_module(arguments, pattern) for pattern in modules)
+    return (_layers(arguments)[-1],) * count if count else ()
+
+
+def _hybrid_module(arguments: Arguments, pattern: str) -> Layer:
+    """A mixer and what follows it, each behind a norm of its own, as one layer of attention and experts has them."""
+    parts = _hybrid_layers(arguments, pattern)
+    if len(parts) != 2 or parts[0].mixer is None or parts[1].channel is None:
+        raise Unsupported("multi-token prediction over hybrid layers is modelled for a mixer and a feed-forward part, "
+                          "as *E, not for {}", pattern[:20])
+    return Layer(mixer=parts[0].mixer, channel=parts[1].channel, norm=parts[0].norm)
 
 
 def _stack(name: str, arguments: Arguments, layers: list[Layer], *, causal: bool = True) -> Stack:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from vramcast.catalogue.formats import networks_of
@@ -20,6 +21,7 @@ from vramcast.catalogue.models import load_model
 from vramcast.engines.serving.requests import sees
 from vramcast.errors import Note, SourceError
 from vramcast.formats.reading import SAID, Config, Reading, Unread, command_of, plain
+from vramcast.formats.shell import read_script
 from vramcast.formats.tools.llamacpp import network_of
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.by_name import by_name
@@ -127,7 +129,17 @@ def _command(config: Config) -> tuple[dict[str, Any], list[str], list[Unread]]:
     found |= {name: plain(set_[variable]) for variable, name in VARIABLES.items() if variable in set_}
     left = [name for name, text in set_.items()
             if name.startswith(("OLLAMA_", "LLAMA_ARG_", "GGML_")) and name not in (*VARIABLES, *SILENT) and text]
-    return found, left, [one for one in command.unread if one.why in SAID]
+    return found, left, [*_several(config), *(one for one in command.unread if one.why in SAID)]
+
+
+def _several(config: Config) -> Iterator[Unread]:
+    """What is said of a script that runs several models: the server loads them beside each other."""
+    commands = read_script(config.text, config.name, config.given).commands
+    places = ((words, _place(words)) for words in commands)
+    runs = (_of_run(words[at + 2 :]).get("from") for words, at in places if at is not None and words[at + 1] == "run")
+    if len(models := list(dict.fromkeys(str(one) for one in runs if one))) > 1:
+        yield Unread("ollama run", Note("loads {} models beside each other; keep one of them: {}", len(models),
+                                        ", ".join(models)[:120]))
 
 
 def _of_run(words: tuple[str, ...]) -> dict[str, Any]:

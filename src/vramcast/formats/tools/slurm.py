@@ -46,10 +46,21 @@ def asked(text: str) -> Inside | None:
     }
     if cards:
         environment |= {"SLURM_GPUS_ON_NODE": str(cards), "SLURM_GPUS_PER_NODE": str(cards)}
+    environment |= _exported(given.get("export", ""))
     return Inside(
         "sbatch", (), environment=environment, place=place if cards else "", cards=cards, nodes=nodes, unread=unread,
         has_gpu=bool(cards),
     )
+
+
+def _exported(text: str) -> dict[str, str]:
+    """What `--export` sets; names alone and ALL take what the shell has.
+
+    >>> _exported("ALL,MODEL=qwen3-8b,TP='2',HOME"), _exported("NONE")
+    ({'MODEL': 'qwen3-8b', 'TP': '2'}, {})
+    """
+    pairs = (part.strip("\"'").partition("=") for part in text.split(","))
+    return {name: value.strip("\"'") for name, equals, value in pairs if equals and re.fullmatch(r"[A-Za-z_]\w*", name)}
 
 
 def _cards(given: dict[str, str], nodes: int, tasks: int) -> tuple[str, int | None]:

@@ -168,7 +168,7 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
     if values.flag("optimizer_in_bwd"):
         options = together(options, {"engine-option": ("optimizer_in_backward=true",)})
     options = together(options, _teacher(values))
-    options = together(options, _rounding(values))
+    options = together(options, _rounding(values), _some_layers(values))
     values.section("fsdp", Known("torchtune", "fsdp"))
     if options.get("objective") in GENERATES:
         values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
@@ -283,6 +283,20 @@ def _rounding(values: Watched) -> dict[str, Any]:
         given.cannot("_component_", "{} is not modelled; {} is", kind, FAKE)
         return {}
     return {"engine-option": ("qat=int8-int4-affine", f"qat_group={given.count('groupsize') or 256}")}
+
+
+def _some_layers(values: Watched) -> dict[str, Any]:
+    """`ac_mode`, which counts where activation checkpointing is off, and switches it off where it is on
+    [torchtune recipes/full_finetune_distributed.py `_setup_model`]."""
+    mode, option = values.one_of("ac_mode", {"full": "full", "selective": "selective"}), values.get("ac_option")
+    if mode is None:
+        return {}
+    if values.flag("enable_activation_checkpointing"):
+        return {"recompute": "none"}
+    every = int(option) if mode == "selective" and str(option).isdecimal() else 0
+    if mode == "selective" and not str(option).isdecimal():
+        values.cannot("ac_option", "is no number of layers; {} is modelled as one", shown(option))
+    return {"recompute": "full"} | ({"engine-option": (f"recompute_every={every}",)} if every > 1 else {})
 
 
 def _is_old(values: Watched) -> bool:
