@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from vramcast.api import job_of
+from vramcast.api import job_of, train
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer
@@ -231,7 +231,7 @@ def test_an_anchored_loss_is_that_of_its_own_code() -> None:
 ])
 def test_a_value_that_an_option_cannot_be_here_is_said(engine: str, pair: str, said: str) -> None:
     with pytest.raises(InvalidSpec, match=said):
-        job_of({"model": STUDENT, "gpus": "1xh100-sxm-80gb", "engine": engine, "engine-option": (pair,)})
+        train(STUDENT, gpus="1xh100-sxm-80gb", engine=engine, engine_option=(pair,))
 
 
 @pytest.mark.parametrize(("beta", "kept"), [("0.5", 7), ("0", 2), ("1", 3)])

@@ -94,9 +94,13 @@ def read(config: Config) -> Reading:
     calls = calls_of(config.text, config.name)
     loads = _first(calls, lambda call: call.last == "from_pretrained" and LOADERS.search(call.name) is not None)
     adapts = _first(calls, lambda call: call.last == "get_peft_model" and LOADERS.search(call.name) is not None)
-    trains = _first(calls, lambda call: call.last.endswith("Trainer") and "model" in call.arguments)
-    arguments = _first(calls, lambda call: call.last in CONFIGS or call.last.endswith("TrainingArguments") or (
-        call.last.endswith("Config") and any(name in call.arguments for name in OF_TRAINING)))
+    trainers = [call for call in calls if call.last.endswith("Trainer") and "model" in call.arguments]
+    answers = _first(tuple(trainers), lambda call: call.last == "GRPOTrainer")
+    warms = bool(answers and trainers[0] != answers)  # a few steps of SFT before, in the same process
+    trains = answers or next(iter(trainers), None)
+    arguments = _first(calls, lambda call: call.last == "GRPOConfig") if warms else None
+    arguments = arguments or _first(calls, lambda call: call.last in CONFIGS or call.last.endswith(
+        "TrainingArguments") or (call.last.endswith("Config") and any(name in call.arguments for name in OF_TRAINING)))
     if loads is None:
         unread: tuple[Unread, ...] = (Unread("from_pretrained", "of a Fast...Model is not there: no model is loaded"),)
         return Reading("unsloth", {"engine": "unsloth"}, unread=unread)
@@ -109,6 +113,8 @@ def read(config: Config) -> Reading:
     objective = TRAINERS.get(trains.last, "") if trains is not None else "sft"
     options["seq-len"] = _length(model, training, objective) or (512 if EMBEDS in loads.name else LENGTH)
     notes = _named(model, options)
+    if warms:
+        notes.append(Note("trains twice: {} and then GRPOTrainer, whose steps are counted", trainers[0].last))
     context = options["seq-len"]
     options |= _task(trains, training, context, notes)
     sized, seen = _images(calls, str(options.get("model", "")))
