@@ -223,7 +223,7 @@ def test_the_command_inside_is_answered_on_the_cards_that_are_named(
 ])
 def test_files_of_variables_are_not_read_and_that_is_said(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
-    _, found = with_configs({}, Configs((tmp_path / name,)))
+    _, found = with_configs({}, Configs((tmp_path / name,)), command="serve")
     assert any(said in str(one) for one in found.assumptions)
 
 
@@ -298,7 +298,7 @@ def test_scripts_beside_are_read_where_they_are_named(tmp_path: Path) -> None:
     (tmp_path / "common.sh").write_text("TP=4\n")
     main = tmp_path / "main.sh"
     main.write_text("source $(dirname $0)/common.sh\nvllm serve Qwen/Qwen3-8B -tp $TP\n")
-    found, _ = with_configs({}, Configs((main, tmp_path / "common.sh")))
+    found, _ = with_configs({}, Configs((main, tmp_path / "common.sh")), command="serve")
     assert found["tp"] == 4
 
 
@@ -378,7 +378,7 @@ def test_tables_of_any_shape_lead_to_an_answer_or_a_sentence(
     path = tmp_path_factory.getbasetemp() / "x.json"
     path.write_text(json.dumps(table | more))
     try:
-        with_configs({"gpus": "h100"}, Configs((path,)))
+        with_configs({"gpus": "h100"}, Configs((path,)), command="serve")
     except VramcastError as error:
         assert str(error)
 
