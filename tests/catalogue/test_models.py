@@ -1,5 +1,6 @@
 """The model catalogue: every file loads, every name leads to one file, and wrong files say what is wrong."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from vramcast.blocks.parameters.model import checkpoint_elements, count_parameters
-from vramcast.catalogue.index import MODELS, Index
+from vramcast.catalogue.index import MODELS, PIPELINES, Index
 from vramcast.catalogue.models import aliases_of, entry_model, load_model, parse_entry, read_entry, summary_of
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.families import model_from_config
@@ -117,6 +118,17 @@ def test_wrong_files_name_file_and_key(defect: str, message: str) -> None:
         parse_entry(defect, file="test.toml")
     assert "test.toml" in str(error.value)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(("said", "name"), [("phi4", "phi-4"), ("Qwen3 8B", "qwen3-8b"), ("llama3_8b", "llama-3-8b")])
+def test_words_of_a_name_stand_apart_or_joined(said: str, name: str) -> None:
+    assert MODELS.resolve(said) == name
+
+
+@pytest.mark.parametrize("index", [MODELS, PIPELINES], ids=["models", "pipelines"])
+def test_no_two_names_are_one_when_their_words_are_joined(index: Index) -> None:
+    joined = {(re.sub(r"[\s_-]", "", alias), entry) for alias, entry in index.aliases.items()}
+    assert len({alias for alias, _ in joined}) == len(joined)
 
 
 def test_two_files_cannot_claim_one_alias(tmp_path: Path) -> None:

@@ -101,3 +101,17 @@ def test_no_word_of_a_command_line_is_lost(words: list[str]) -> None:
     kept, theirs = split_names(words, {"--gpus", "--tp", "--lora-rank"}, "train")
     taken = sum(1 + (value is not True) for value in theirs.values())
     assert len(kept) + taken >= len(words) - words.count("--bf16") * 2
+
+
+@pytest.mark.parametrize(("said", "model", "weights"), [
+    ("qwen3 32b q4_k_m", "qwen3-32b", "q4_k_m"), ("Qwen3-14B-Q8_0", "qwen3-14b", "q8_0"),
+    ("llama 3.1 8b IQ4_XS", "llama-3.1-8b", "iq4_xs"),
+])
+def test_a_name_with_a_type_of_files_is_model_and_weights(said: str, model: str, weights: str) -> None:
+    assert vramcast.serve(said, gpus="h100") == vramcast.serve(model, gpus="h100", weights=weights)
+
+
+@pytest.mark.parametrize("said", ["deepseek-r1 q4", "qwen3-8b 4bit", "qwen3-8b-int4"])
+def test_bits_alone_do_not_say_how_weights_are_stored(said: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"leaves open how its weights are stored; write [\w-]+ with --weights"):
+        vramcast.serve(said, gpus="h100")

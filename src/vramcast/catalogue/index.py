@@ -17,6 +17,9 @@ import msgspec
 
 from vramcast.errors import SourceError, UnknownName
 
+JOINTS: Final = re.compile(r"[\s_-]+")
+"""What stands between the words of a name, or does not."""
+
 
 class Index:
     """The names, aliases and summaries of the files of a folder."""
@@ -36,9 +39,19 @@ class Index:
         lines = (self.folder / "summaries.jsonl").read_bytes().splitlines()
         return {row["name"]: row for row in map(msgspec.json.decode, lines)}
 
+    @cached_property
+    def _joined(self) -> dict[str, str]:
+        """The same without what joins the words of a name: people write phi4, qwen3 32b, llama3_8b."""
+        return {JOINTS.sub("", alias): name for alias, name in self.aliases.items()}
+
     def names(self) -> tuple[str, ...]:
         """The names of all entries, sorted."""
         return tuple(sorted(set(self.aliases.values())))
+
+    def entry(self, text: str) -> str | None:
+        """The entry's own name for a name or alias, in any case, its words apart or joined; None where there is none.
+        """
+        return self.aliases.get(text.strip().lower()) or self._joined.get(JOINTS.sub("", text.lower()))
 
     def resolve(self, text: str) -> str:
         """The entry's own name for a name or alias, in any case, its words apart or joined, with or without the active
@@ -46,9 +59,9 @@ class Index:
 
         Raises: UnknownName with the nearest names
         """
-        words = re.sub(r"[\s_]+", "-", text.strip().lower())
-        name = self.aliases.get(text.strip().lower()) or self.aliases.get(words)
+        name = self.entry(text)
         if name is None:
+            words = JOINTS.sub("-", text.strip().lower())
             active = re.compile(re.escape(words[:200]) + r"-a[\d.]+b")
             longer = {entry for alias, entry in self.aliases.items() if active.fullmatch(alias)}
             if len(longer) != 1:
@@ -87,8 +100,7 @@ PIPELINES: Final = Index("pipeline", Path(__file__).with_name("pipelines"))
 
 def is_pipeline(model: object) -> bool:
     """Whether a name is one of the catalogue of pipelines and of no model."""
-    name = model.strip().lower() if isinstance(model, str) else ""
-    return name in PIPELINES.aliases and name not in MODELS.aliases
+    return isinstance(model, str) and PIPELINES.entry(model) is not None and MODELS.entry(model) is None
 
 
 def find_models(text: str) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def by_name(repository: str) -> ByName | None:
     >>> by_name("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit").base, by_name("unsloth/Qwen3-14B-unsloth-bnb-4bit")
     ('llama-3.1-8b', None)
     """
-    owner, _, name = repository.lower().rpartition("/")
+    owner, _, name = re.sub(r"\s+", "-", repository.strip().lower()).rpartition("/")
     if owner == "nvidia":
         name = re.sub(r"-fp4(?=-v\d$|$)", "-nvfp4", name)
     base = _entry_of(name)
