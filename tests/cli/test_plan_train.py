@@ -59,7 +59,7 @@ def test_the_plan_found_is_written_as_files_of_its_engine(tmp_path: Path, option
 
 
 def test_techniques_alone_need_no_search() -> None:
-    done = plan("llama-3.1-8b", "--on", "8xa100-sxm4-40gb", "--techniques", "--lang", "en")
+    done = plan("llama-3.2-3b", "--on", "8xa100-sxm4-40gb", "--techniques", "--lang", "en")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("The way there\n  1. Does it fit on one card as it is? does not fit: ")
     assert "\nTechniques, each alone, computed for this case\n" in done.stdout

@@ -112,7 +112,7 @@ def test_a_log_and_a_search_are_two_questions(tmp_path: Path) -> None:
 
 def test_a_loose_promise_is_kept_by_replicas_whose_queue_does_not_grow() -> None:
     asked = ["plan", "serve", "llama-3.1-8b", "--on", "l40s", "--input-len", "512", "--output-len", "128",
-             "--rate", "60", "--slo", "ttft<5s,tpot<100ms", "--num-requests", "1000", "--json"]
+             "--rate", "60", "--slo", "ttft<5s,tpot<100ms", "--num-requests", "300", "--json"]
     result = CliRunner().invoke(group, asked, prog_name="vramcast", catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert '"slo_share"' in json.dumps(json.loads(result.output))

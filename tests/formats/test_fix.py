@@ -20,7 +20,7 @@ max_length: 2048
 output_dir: out
 """
 FACTORY = """\
-model_name_or_path: meta-llama/Llama-3.1-8B
+model_name_or_path: meta-llama/Llama-3.2-3B
 stage: sft
 do_train: true
 finetuning_type: lora   # adapters
@@ -28,7 +28,7 @@ lora_target: all
 template: llama3
 dataset: mine
 cutoff_len: 2048
-per_device_train_batch_size: 4
+per_device_train_batch_size: 8
 bf16: true
 output_dir: out
 """

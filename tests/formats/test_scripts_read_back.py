@@ -23,7 +23,7 @@ from vramcast.question.tables import SERVE_OPTIONS
 from vramcast.question.whole_command import serve_options
 
 QUIETLY = settings(
-    max_examples=16, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )
 
 LOAD = ("input-len", "output-len", "concurrency", "images")

@@ -24,7 +24,7 @@ def planned(kind: str, *args: Any, **options: Any) -> PlanAnswer:
 
 def test_the_command_of_a_script_s_network_names_the_script(tmp_path: Path) -> None:
     path = written(tmp_path, "run.sh", MEGATRON)
-    found = planned("train", on="4xh100-sxm-80gb", from_=path, top=1)
+    found = planned("train", on="4xh100-sxm-80gb", from_=path, top=1, micro_batch="1", recompute="full")
     program, *arguments = shlex.split(found.command)
     assert (program, arguments[:2]) == ("vramcast", ["train", str(path)])
     again = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).output)
@@ -52,7 +52,7 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
 
 def test_a_plan_that_the_file_has_and_the_machine_has_not_is_said(tmp_path: Path) -> None:
     path = written(tmp_path, "run.sh", LAUNCHER.replace("TP=2", "TP=4").replace("-size 1 --save", "-size 4 --save"))
-    found = planned("train", on="4xh100-sxm-80gb", from_=path, top=1)
+    found = planned("train", on="4xh100-sxm-80gb", from_=path, top=1, micro_batch="1", recompute="full")
     assert any("own plan is not possible" in text and "16" in text for text in found.assumptions)
 
 

@@ -13,6 +13,7 @@ prepare_torchvision()
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+from tests.tracing._configs import shortened  # noqa: E402
 from vramcast.api import job_of  # noqa: E402
 from vramcast.catalogue.models import read_entry  # noqa: E402
 from vramcast.engines.eager.question import recipe_of  # noqa: E402
@@ -21,24 +22,7 @@ from vramcast.engines.eager.recipe import elements, weights  # noqa: E402
 RANK = 16
 
 
-FEW_LAYERS = 4
-EXPERTS = {
-    "deepseek-v2-lite", "gpt-oss-20b", "mixtral-8x7b", "qwen1.5-moe-a2.7b", "qwen3-30b-a3b", "qwen3-next-80b-a3b",
-}
-"""Whose layers hold so many modules that a few of them say it."""
-
-
-def config_of(model: str) -> dict[str, Any]:
-    config = dict(read_entry(model).config)
-    if model in EXPERTS:
-        config["num_hidden_layers"] = FEW_LAYERS
-        if "layer_types" in config:
-            config["layer_types"] = config["layer_types"][:FEW_LAYERS]
-    return config
-
-
-def learning_in_peft(model: str, words: str | list[str] | None) -> int:
-    config = config_of(model)
+def learning_in_peft(config: dict[str, Any], words: str | list[str] | None) -> int:
     made = transformers.CONFIG_MAPPING[config.pop("model_type")].from_dict(config)
     with torch.device("meta"):
         network = getattr(transformers, config["architectures"][0])(made)
@@ -82,7 +66,8 @@ def learning_in_peft(model: str, words: str | list[str] | None) -> int:
 def test_as_many_weights_learn_as_peft_says(model: str, words: str | list[str] | None, tmp_path: Path) -> None:
     asked = {} if words is None else {"lora-targets": words}
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config_of(model)))
-    job = job_of({"model": str(path) if model in EXPERTS else model, "gpus": "h200-sxm-141gb", "engine": "huggingface",
+    config = shortened(read_entry(model).config, layers=6)
+    path.write_text(json.dumps(config))
+    job = job_of({"model": str(path), "gpus": "h200-sxm-141gb", "engine": "huggingface",
                   "peft": "lora", "lora-rank": RANK, "seq-len": 64, **asked})
-    assert elements(weights(recipe_of(job)), learning_only=True) == learning_in_peft(model, words)
+    assert elements(weights(recipe_of(job)), learning_only=True) == learning_in_peft(config, words)

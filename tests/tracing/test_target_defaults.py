@@ -16,7 +16,11 @@ SMALL_UNET = {
     "block_out_channels": (32, 32), "layers_per_block": 1, "attention_head_dim": 8,
     "down_block_types": ("DownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "UpBlock2D"),
 }
-LAYERS = {"encoder_layers": 1, "decoder_layers": 1, "num_hidden_layers": 1, "num_layers": 1, "num_decoder_layers": 1}
+LAYERS = {
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_hidden_layers", "num_layers", "num_decoder_layers"), 1),
+    "n_layer": 1, "n_layers": 1, "d_model": 96, "hidden_size": 96, "n_embd": 96,
+}
+TOWERS = {"text_config": LAYERS, "vision_config": LAYERS}
 
 
 def config(tmp_path, **values):
@@ -43,7 +47,7 @@ def test_denoisers_without_a_sample_size_are_given_one_that_is_said(network):
      ("clip", 77), ("siglip", 64), ("bert", 512)],
 )
 def test_positions_are_no_more_than_a_network_has(family, positions, tmp_path):
-    given = config(tmp_path, model_type=family, **LAYERS)
+    given = config(tmp_path, model_type=family, **(TOWERS if family in ("clip", "siglip") else LAYERS))
     assert asked(given).question["seq_len"] == positions
 
 
@@ -66,7 +70,7 @@ def test_a_config_without_a_class_is_all_of_an_encoder_and_a_decoder(tmp_path):
 
 
 def test_two_towers_get_words_and_an_image(tmp_path):
-    inputs = asked(config(tmp_path, model_type="clip")).question["inputs"]
+    inputs = asked(config(tmp_path, model_type="clip", **TOWERS)).question["inputs"]
     assert inputs == ["input_ids=BxS:int64", "pixel_values=Bx3x224x224"]
 
 

@@ -147,16 +147,14 @@ def test_fix_starts_the_command_with_the_least_change(guarded: Machine) -> None:
     assert guarded.ask("run", "--check", "--", *SERVER[:3]).returncode == EXIT_REFUSED
 
 
-@pytest.mark.parametrize(("rows", "said", "code"), [
-    (1, "vramcast: fits: ", 0), (7 << 20, "vramcast: does not fit: ", EXIT_REFUSED)])
-def test_a_script_that_nothing_reads_is_traced(guarded: Machine, rows: int, said: str, code: int) -> None:
+def test_a_script_that_nothing_reads_is_traced(guarded: Machine) -> None:
     pytest.importorskip("torch")
     (guarded.folder / "train.py").write_text(
         "import torch\nlayer = torch.nn.Linear(1024, 1, device='cuda')\n"
         "optimizer = torch.optim.SGD(layer.parameters(), 0.1)\nfor _ in range(3):\n"
-        f"    layer(torch.empty({rows}, 1024, device='cuda')).sum().backward()\n    optimizer.step()\n")
+        "    layer(torch.empty(7 << 20, 1024, device='cuda')).sum().backward()\n    optimizer.step()\n")
     ended = guarded.ask("run", "--check", "--", sys.executable, "train.py")
-    assert ended.returncode == code and said in ended.stderr, ended.stderr
+    assert ended.returncode == EXIT_REFUSED and "vramcast: does not fit: " in ended.stderr, ended.stderr
 
 
 @pytest.mark.parametrize(("line", "runs"), [

@@ -8,7 +8,7 @@ import torch
 import torch.nn as nn
 from torch.nn import functional as F
 
-batch_size, block_size, n_layer, n_head, n_embd, vocab_size = 8, 256, 2, 8, 256, 50304
+batch_size, block_size, n_layer, n_head, n_embd, vocab_size = 8, 256, 1, 8, 256, 50304
 gradient_accumulation_steps, eval_interval, eval_iters, max_iters = 2, 100, 2, 600000
 device, dtype = "cuda", "bfloat16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "float16"
 compile = True

@@ -304,6 +304,8 @@ def _place(simulation: Simulation, repo_id: str, name: str) -> Path:
 
 def _write_all(folder: Path, files: Mapping[str, Maker], simulation: Simulation) -> None:
     for name, made in files.items():
+        if (folder / name).exists():  # each asker of a part of a repository asks for much of it again
+            continue
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         made(folder / name, simulation)
 
