@@ -32,7 +32,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "adapters and a version": {
         "model": "qwen3-0.6b", "on": ("aws:g6.12xlarge",), "engine": ("huggingface@4.57",), "peft": "lora",
         "base_weights": "nf4-dq", "lora_rank": "32", "lora_targets": ("attention.q", "mlp.up"), "seq_len": "1k",
-        "global_batch": 8,
+        "global_batch": 8, "recompute": ("none",),
     },
     "numbers": {
         "params": "3B", "layers": 16, "hidden": 2048, "heads": 16, "vocab": 32000, "on": ("4xh100-sxm-80gb",),

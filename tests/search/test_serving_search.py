@@ -190,7 +190,7 @@ def test_pruned_deployments_do_not_fit() -> None:
 def test_tighter_limits_never_make_it_cheaper() -> None:
     costs = []
     for per_user in ("5", "20", "40"):
-        best = served(serving_ask(**{"per-user": per_user}).plans)[0]
+        best = served(serving_ask(weights="stored", **{"per-user": per_user}).plans)[0]
         assert best.cost is not None and best.cost.per_million_tokens is not None
         costs.append(best.cost.per_million_tokens)
     assert costs == sorted(costs)
@@ -247,7 +247,7 @@ def test_shares_of_a_card_are_named_by_their_machine() -> None:
     {"max-gpus": 1, "concurrency": 4096},
 ])
 def test_limits_that_nothing_keeps_name_those_that_something_keeps(limits: dict[str, Any]) -> None:
-    question = {"on": "1xl40s,2xl40s,aws:g6f.4xlarge,1xh100-sxm-80gb", **limits}
+    question = {"on": "1xl40s,2xl40s,aws:g6f.4xlarge,1xh100-sxm-80gb", "weights": "stored", **limits}
     found = serving_ask(**question)
     assert not found.plans
     assert isinstance(found.nearest_failing, ServeAnswer) and found.nearest_failing.fits
@@ -271,7 +271,8 @@ def test_a_limit_on_gpus_that_is_too_low_names_the_number_that_is_not() -> None:
 
 
 def test_least_memory_is_least_of_what_the_load_needs_over_all_cards() -> None:
-    found = serving_ask(on="1xl40s,1xh100-sxm-80gb,8xh100-sxm-80gb,8xb300-270gb", goal="least-memory", top=50)
+    cards = "1xl40s,1xh100-sxm-80gb,8xh100-sxm-80gb,8xb300-270gb"
+    found = serving_ask(on=cards, goal="least-memory", top=50, weights="stored")
     needs = []
     for plan in served(found.plans):
         assert plan.load is not None and plan.fleet is not None

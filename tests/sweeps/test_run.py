@@ -428,7 +428,7 @@ def test_parquet_holds_what_csv_holds(few: Path, tmp_path: Path) -> None:
 def test_wrong_options_get_one_sentence(tmp_path: Path, arguments: list[str], says: str) -> None:
     questions = tmp_path / "questions.csv"
     questions.write_text("command,model,gpus\ntrain,llama-3.2-1b,h100\n")
-    done = finished(questions, "--out", tmp_path / "out.csv", *arguments)
+    done = called("sweep", str(questions), "--out", str(tmp_path / "out.csv"), *arguments)
     assert done.returncode in (2, 4)
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -198,11 +198,11 @@ def test_a_row_without_a_file_of_its_own_is_not_held_against_one() -> None:
 # Whether the guard refuses what is known to run out of memory, and starts what ran: a sample of the published runs.
 
 def test_a_sample_of_runs_is_refused_or_started_as_it_ended() -> None:
-    judged = [case for case in run(guarded_PUBLISHED, every=9) if case.verdict in VERDICTS]
+    judged = [case for case in run(guarded_PUBLISHED, every=18) if case.verdict in VERDICTS]
     failing = [case.verdict for case in judged if case.kind != "ran"]
     ran = [case.verdict for case in judged if case.kind == "ran" and case.complete]
-    assert len(failing) > 10 and failing.count("refused") >= 0.95 * len(failing), failing
-    assert len(ran) > 20 and ran.count("refused") <= 0.02 * len(ran), ran
+    assert len(failing) > 5 and failing.count("refused") >= 0.95 * len(failing), failing
+    assert len(ran) > 10 and ran.count("refused") <= 0.02 * len(ran), ran
 
 
 # The scorer counts every row.
@@ -268,7 +268,7 @@ def test_runs_are_asked_with_options_that_users_have(monkeypatch: pytest.MonkeyP
 
 FILES = tuple(sorted(PUBLISHED.glob("*.jsonl")))
 SAMPLED = {"recipes": 60, "kernels": 1, "megatron_b200": 1}
-"""One row of so many (12, where nothing is said) is predicted anew, of every group and level at least one: all of them
+"""One row of so many (24, where nothing is said) is predicted anew, of every group and level at least one: all of them
 take more than a minute."""
 
 
@@ -293,7 +293,7 @@ def sampled(path: Path) -> list[str]:
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         kinds.setdefault((group_of(row, path.name), level_of(row)), []).append(line)
-    chosen, each = random.Random(7), SAMPLED.get(path.stem, 12)
+    chosen, each = random.Random(7), SAMPLED.get(path.stem, 24)
     return [line for lines in kinds.values() for line in chosen.sample(lines, -(-len(lines) // each))]
 
 

@@ -152,7 +152,7 @@ def test_files_of_a_plan_are_those_of_the_command_line(tmp_path: Path) -> None:
     ("files", {"command": "serve", "question": SERVE | {"find": "fewest-gpus"}}, "without find"),
     ("files", {"command": "serve", "question": {"model": "sdxl", "gpus": "l4"}}, "no configuration files"),
     ("files", {"directory": "/tmp"}, "unknown key"),
-    ("files", {"command": "plan train", "question": {"model": "llama-3.1-8b", "on": "l4", **NARROW}},
+    ("files", {"command": "plan train", "question": {"model": "llama-3.1-8b", "on": "t4", "zero": "0", **NARROW}},
      "nothing that was looked"),
     ("report", {"command": "trace", "question": {}}, "is not known"),
     ("report", {"format": "pdf"}, "is not known"),

@@ -49,7 +49,8 @@ def printed(command: str, question: dict[str, Any]) -> Any:
     ("serve", SERVE),
     ("serve", {"model": "sdxl", "gpus": "rtx-4090", "tiling": True}),
     ("plan/train",
-     {"model": "llama-3.2-1b", "on": ["2xl40s", "a10"], "engine": "pytorch", "micro-batch": "1", "tp": "1"}),
+     {"model": "llama-3.2-1b", "on": ["2xl40s", "a10"], "engine": "pytorch", "micro-batch": "1", "recompute": "none",
+      "global-batch": 8}),
     ("plan/train", {"model": "llama-3.2-1b", "on": "2xl40s", "find": "largest-batch"}),
     ("plan/serve", {"model": "qwen3-0.6b", "on": "l4", "concurrency": 4, "context": 1024}),
 ])
