@@ -10,7 +10,8 @@ import vramcast
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Precision
 from vramcast.errors import Unsupported
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 RECIPE: dict[str, Any] = {
     "recipe": "TrainFinetuneRecipeForNextTokenPrediction",

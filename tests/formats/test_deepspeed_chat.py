@@ -9,7 +9,8 @@ from vramcast.domain.job import Job, Phase, Precision
 from vramcast.domain.program import Alloc
 from vramcast.engines.deepspeed import ranks
 from vramcast.estimate.training import answer
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 SCRIPT = """#!/bin/bash
 OUTPUT=$1

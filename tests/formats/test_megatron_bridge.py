@@ -8,7 +8,8 @@ from vramcast.api import job_of
 from vramcast.domain.job import Job
 from vramcast.engines.megatron.options import options_of
 from vramcast.errors import SourceError, UnknownName
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 RECIPE = '''import torch
 from megatron.bridge import AutoBridge

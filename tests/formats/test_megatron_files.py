@@ -10,7 +10,8 @@ from vramcast.api import job_of
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Attention, Head, MoE
 from vramcast.engines.megatron.options import Context, options_of
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 GPT: dict[str, Any] = {
     "--num-layers": 12, "--hidden-size": 512, "--num-attention-heads": 8, "--seq-length": 1024,

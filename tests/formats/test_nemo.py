@@ -10,7 +10,8 @@ import vramcast
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Precision
 from vramcast.engines.megatron.options import options_of
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 MODEL: dict[str, Any] = {
     "mcore_gpt": True, "micro_batch_size": 1, "global_batch_size": 128, "tensor_model_parallel_size": 2,

@@ -8,7 +8,8 @@ import pytest
 from tests.formats.test_readers import refusal, written
 from vramcast.formats.merged import with_configs
 from vramcast.formats.paths import Configs, as_started
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 MODELFILE = '''# mine
 FROM llama3.1:8b

@@ -7,7 +7,8 @@ import pytest
 from vramcast.api import job_of
 from vramcast.domain.job import Job
 from vramcast.domain.model import MoE
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 SCRIPT = """#!/bin/bash
 set -e

@@ -14,7 +14,9 @@ from vramcast.domain.job import Job
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.formats.paths import Invocation
-from vramcast.formats.read import Given, about_network, read_files, settled
+from vramcast.formats.read import read_files, settled
+from vramcast.formats.reading import Given
+from vramcast.formats.unread import about_network
 from vramcast.formats.write import write_configs
 
 DEEPSPEED = {

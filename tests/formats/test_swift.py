@@ -11,7 +11,8 @@ from vramcast.api import job_of
 from vramcast.errors import Unsupported
 from vramcast.formats.merged import with_configs
 from vramcast.formats.paths import Configs
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 SFT = """# 22GB
 nproc_per_node=2

@@ -9,7 +9,8 @@ from tests.formats.test_readers import asked, refusal, written
 from vramcast.domain.job import Job
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 SFT = """PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
 NPROC_PER_NODE=4 \\

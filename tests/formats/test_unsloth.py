@@ -13,7 +13,8 @@ from vramcast.catalogue.models import load_model
 from vramcast.errors import SourceError, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.formats.python_calls import Open, calls_of
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 SCRIPT = """from unsloth import FastLanguageModel
 import torch

@@ -7,7 +7,8 @@ import pytest
 from vramcast.api import job_of
 from vramcast.engines import huggingface
 from vramcast.engines.eager.recipe import part_of, weights
-from vramcast.formats.read import Given, read_files
+from vramcast.formats.read import read_files
+from vramcast.formats.reading import Given
 
 CONFIG = """
 import torch

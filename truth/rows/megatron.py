@@ -16,7 +16,8 @@ from vramcast.domain.job import Job, Phase, RankProgram
 from vramcast.engines.megatron import ranks
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.timeline import simulate
-from vramcast.formats.tools.megatron_model import Arguments, job_from_arguments
+from vramcast.formats.tools.megatron_model import Arguments
+from vramcast.formats.tools.megatron_network import job_from_arguments
 from vramcast.units import GIB
 
 CAPABILITIES: Final = {"A100": "8.0", "H100": "9.0", "B200": "10.0", "GB200": "10.0"}

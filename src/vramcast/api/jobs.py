@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.planning import PlanAnswer
     from vramcast.formats.merged import ForSearch
-    from vramcast.formats.read import Given
+    from vramcast.formats.reading import Given
     from vramcast.question.build import Resolve
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.domain.answer import Fleet
 from vramcast.domain.serving import ServeJob
 from vramcast.domain.version import version_text
+from vramcast.engines.serving.requests import variables_of
 from vramcast.errors import Note, Unsupported
-from vramcast.formats.files import PLACEHOLDER, Order
+from vramcast.formats.files import PLACEHOLDER, File, Order, Part
 from vramcast.formats.lines import HEAD, Line, Table, array, commented, comments, exports, quoted, words_of
+from vramcast.formats.reading import (
+    written,
+)
+from vramcast.formats.servers import QUANTISED
+from vramcast.sources.logs import options
 
 RUN: Final = "run.sh"
 
@@ -215,3 +222,101 @@ def one_of_several(order: Order, script: str) -> tuple[str, ...]:
     if copies == 1:
         return ()
     return (Note("{} starts one of {} replicas; its first lines say how to start all of them", script, copies),)
+
+
+SERVE: Final = "serve.sh"
+
+
+PORT: Final = 8000
+
+
+DTYPES: Final = written(options.DTYPES)
+"""How vLLM, SGLang and TensorRT-LLM call a dtype; others have one name everywhere."""
+
+
+MADE: Final = {format_: written(QUANTISED)[format_] for format_ in ("fp8", "nf4")}
+"""Format that vLLM and SGLang can make of a 16-bit checkpoint while loading -> their name for that."""
+
+
+PLACE: Final = (
+    ('NODE_RANK="${NODE_RANK:-0}"', "which machine this is"),
+    ('MASTER_ADDR="${MASTER_ADDR:-localhost}"', "the first machine"),
+    ('MASTER_PORT="${MASTER_PORT:-29500}"', ""),
+)
+
+
+def adapters(order: Order, slots_option: str) -> list[Line]:
+    slots, rank = order.ask("lora_slots"), order.ask("lora_rank")
+    if not slots:
+        return []
+    return [Line("enable-lora", True), Line(slots_option, slots, "adapters on the card at once"),
+            Line("max-lora-rank", rank, "largest rank")]
+
+
+def degrees(order: Order, names: tuple[str, ...]) -> list[Line]:
+    reasons = ("ranks that divide every layer", "stages", "copies")
+    fields = ("tp", "pp", "dp")
+    return [Line(name, order.ask(field), why) for name, field, why in zip(names, fields, reasons, strict=False)]
+
+
+def dtypes(order: Order, names: Mapping[str, str]) -> list[Line]:
+    ask, job = order.ask, order.job
+    ask.also("context", "concurrency", "input_len", "output_len", "image_size")
+    lines = []
+    if ask("dtype") is not None:
+        lines.append(Line(names["dtype"], DTYPES[job.plan.dtype], "activations and unquantised weights"))
+    if job.plan.weights in MADE:
+        lines.append(Line(names["quantisation"], MADE[ask("weights")], "made while the checkpoint loads"))
+    kv = ask("kv_dtype")
+    if kv != "auto":
+        named = "fp8_e4m3" if kv == "fp8" and job.engine == "sglang" else DTYPES.get(kv, kv)
+        lines.append(Line(names["kv-dtype"], named, "keys and values"))
+    return lines
+
+
+def weights_note(order: Order) -> tuple[str, ...]:
+    """A format that no engine makes while it loads must be in the checkpoint."""
+    job: ServeJob = order.job
+    weights = job.plan.weights
+    if weights is None or (job.engine in ("vllm", "sglang") and weights in QUANTISED):
+        return ()
+    return (Note("{}: name a checkpoint of {} stored as {}; the one named is not", SERVE, job.model.name, weights),)
+
+
+def nodes_of(job: ServeJob, *, vllm: bool = False) -> Table:
+    """Which machine this is, where there are several."""
+    if job.cluster.num_nodes == 1:
+        return ()
+    if vllm:
+        return (Line("nnodes", job.cluster.num_nodes), Line("node-rank", "$NODE_RANK"),
+                Line("master-addr", "$MASTER_ADDR"), Line("master-port", "$MASTER_PORT"))
+    return (Line("nnodes", job.cluster.num_nodes), Line("node-rank", "$NODE_RANK"),
+            Line("dist-init-addr", "$MASTER_ADDR:$MASTER_PORT"))
+
+
+def serve_script(
+    order: Order, command: str, lines: Table, part: Part, nodes: Table, variables: Table = ()
+) -> tuple[File, ...]:
+    lines = (*lines, Line("host", "0.0.0.0"), Line("port", PORT))
+    text = script_text(order, command, lines, nodes, variables)
+    notes = (*weights_note(order), *one_of_several(order, SERVE))
+    return (order.file(SERVE, text, (part,), notes, executable=True),)
+
+
+def script_text(order: Order, command: str, lines: Table, nodes: Table = (), variables: Table = ()) -> str:
+    known = variables_of(order.job.engine)
+    exported = [
+        *(line for line in variables if line.value is not None),
+        *(Line(known[name.removeprefix("option.")], int(bool(value)), "as planned")
+          for name, value in order.ask.settings.items() if name.removeprefix("option.") in known),
+    ]
+    head = head_of(order, *by_hand(order, SERVE, PORT))
+    parts = [HEAD + comments(head) + "set -euo pipefail", IN_THE_FOLDER]
+    if nodes:
+        parts.append("\n".join(commented(text, why) for text, why in PLACE))
+    if exported:
+        parts.append(exports(exported))
+    parts.append(array("ARGS", lines))
+    more = "".join(f' --{line.name} "{line.value}"' for line in nodes)
+    parts.append(f'{command} "${{ARGS[@]}}"{more} "$@"')
+    return "\n\n".join(parts) + "\n"

@@ -24,18 +24,9 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported
 from vramcast.estimate.techniques import BF16_RECIPES
 from vramcast.formats.paths import NOTHING_GIVEN, Configs, Invocation
-from vramcast.formats.read import (
-    DEFAULTS,
-    OPTIONS_OF_BATCH,
-    Given,
-    about_network,
-    as_options,
-    left_open,
-    read_files,
-    settled,
-    solved,
-)
-from vramcast.formats.reading import OF_AMD
+from vramcast.formats.read import DEFAULTS, OPTIONS_OF_BATCH, as_options, left_open, read_files, settled, solved
+from vramcast.formats.reading import OF_AMD, Given
+from vramcast.formats.unread import about_network
 from vramcast.question.build import market_of
 from vramcast.question.options import MARKET_OPTIONS, OPTIONS, over, parse_count
 from vramcast.question.planning import ON_ONE, VARIED, goal_of

@@ -9,10 +9,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import add, eq, floordiv, ge, gt, le, lt, mul, ne, sub, truediv
 from typing import Any, Final, NamedTuple
 
 from vramcast.errors import Note, SourceError
+
+COMPARED: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
+    ast.Gt: gt, ast.GtE: ge, ast.Lt: lt, ast.LtE: le, ast.Eq: eq, ast.NotEq: ne, ast.Is: eq, ast.IsNot: ne,
+    ast.In: lambda one, several: one in several, ast.NotIn: lambda one, several: one not in several,
+}
+"""What `ast` calls a comparison -> what it does."""
+
+ORDERED: Final = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+
+COMPUTED: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Div: truediv,
+}
 
 MAGIC: Final = re.compile(r"(?m)^(\s*)[!%][^\n]*(?:\\\n[^\n]*)*$")
 """Lines of a notebook that are a shell's or IPython's."""
@@ -366,14 +379,9 @@ def _negated(op: ast.unaryop, value: Any, node: ast.expr) -> Any:
 
 def _compared(left: Any, op: ast.cmpop, right: Any, node: ast.expr) -> Any:
     """Numbers against each other, and texts that are alike or not."""
-    if isinstance(left, str) and isinstance(right, str) and isinstance(op, (ast.Eq, ast.NotEq)):
-        return (left == right) is isinstance(op, ast.Eq)
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        how = {ast.Gt: left > right, ast.Lt: left < right, ast.GtE: left >= right, ast.LtE: left <= right,
-               ast.Eq: left == right, ast.NotEq: left != right}
-        if type(op) in how:
-            return how[type(op)]
-    return Open(ast.unparse(node)[:80])
+    texts = isinstance(left, str) and isinstance(right, str) and isinstance(op, (ast.Eq, ast.NotEq))
+    numbers = isinstance(left, (int, float)) and isinstance(right, (int, float)) and isinstance(op, ORDERED)
+    return COMPARED[type(op)](left, right) if texts or numbers else Open(ast.unparse(node)[:80])
 
 
 POWERS: Final = (2, 3)
@@ -385,18 +393,10 @@ def _computed(left: Any, op: ast.operator, right: Any, node: ast.expr) -> Any:
         return left + right
     numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in (left, right))
     if numbers and max(abs(left), abs(right)) < LARGEST_NUMBER:
-        if isinstance(op, ast.Add):
-            return left + right
-        if isinstance(op, ast.Sub):
-            return left - right
-        if isinstance(op, ast.Mult):
-            return left * right
-        if isinstance(op, ast.FloorDiv) and right:
-            return left // right
-        if isinstance(op, ast.Div) and right:
-            return left / right
-        if isinstance(op, ast.Pow) and right in POWERS:
-            return left ** right
+        if isinstance(op, ast.Pow):
+            return left ** right if right in POWERS else Open(ast.unparse(node)[:80])
+        if type(op) in COMPUTED and (right or not isinstance(op, (ast.FloorDiv, ast.Div))):
+            return COMPUTED[type(op)](left, right)
     return Open(ast.unparse(node)[:80])
 
 

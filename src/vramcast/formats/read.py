@@ -6,20 +6,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from vramcast.blocks.lengths import reads_images
 from vramcast.domain.job import Workload
-from vramcast.domain.model import Head, Model
-from vramcast.engines.serving.requests import PARTS, generates
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, joined
 from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 from vramcast.formats.reading import (
     NO_GPU,
-    OF_AMD,
     SAID,
     SHOWN,
     Config,
+    Given,
     Reading,
     Unread,
     bounded,
@@ -63,26 +60,6 @@ WHOLE_SCRIPT: Final = "unsloth"
 PLAIN_START: Final = re.compile(r"\s*(?:\S*/)?python[\d.]*(?: -u)? [\w./-]+\.py\s*")
 
 OPTIONS_OF_BATCH: Final = {"global": "global-batch", "micro": "micro-batch", "accumulation": "grad-accum"}
-
-
-class Given(NamedTuple):
-    """What files say, put together; later ones win."""
-
-    options: dict[str, Any]
-    batch: dict[str, int]
-    assumptions: tuple[str, ...]
-    auto: dict[str, str] = {}  # option that no file says -> which one leaves it open, and how
-    unread: tuple[tuple[str, Unread], ...] = ()  # file, and what of it may change the answer and is not understood
-    ranks: dict[str, int] = {}  # file -> processes it starts
-    nodes: int = 1  # machines that they are on, where a file says so
-    share: str = ""  # the part of each card that they see, "8000mib"
-    parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
-    ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
-    without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
-    contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
-    alone: str = ""  # the file of a run on one card, however many there are
-    device_map: str = ""  # the file of a run whose one process puts some layers on each card
-    rollout: Mapping[str, Any] = {}  # what `vramcast rl` is asked of the engine that generates beside a trainer
 
 
 def read_files(
@@ -276,64 +253,6 @@ def _is_said(one: Unread, others: list[tuple[str, str, Reading]]) -> bool:
             *found.options, *found.weak, *(OPTIONS_OF_BATCH[kind] for kind in found.batch))
         for _, _, found in others
     )
-
-
-def about_network(given: Given, named: object) -> Given:
-    """What is left of what was read once it is known which parts the network has.
-
-    Args:
-        given: what was read
-        named: the model of the question: a network, its name, or None
-
-    Raises: SourceError or UnknownName where its name means none
-    """
-    pairs = tuple(pair for pair in given.options.get("engine-option", ()) if pair.partition("=")[0] in given.parts)
-    of_images = given.options.get("images") == 0 or "image-size" in given.options
-    of_network = any(one.of_towers or one.about not in ("", *WHATEVER) for _, one in given.unread)
-    of_part = [name for name in given.options if name in given.parts]
-    if named is None or not (pairs or of_part or of_images or of_network):
-        return given
-    from vramcast.sources.resolve import resolve_model  # most files need no network to be read
-
-    model = named if isinstance(named, Model) else resolve_model(str(named))
-    towers = [stack for stack in model.stacks[:-1] if stack.vision is not None]
-    # a table of positions says what size images have
-    sized = all(bool((stack.vision and stack.vision.positions) or stack.positions) for stack in towers)
-    lacking = [pair for pair in pairs if not has_part(model, given.parts[pair.partition("=")[0]])]
-    left = tuple(pair for pair in given.options.get("engine-option", ()) if pair not in lacking)
-    # without towers there are no images; one that reads flat images by a table of positions makes them all its size
-    own_size = sized and all(len(stack.vision.patch) == len(FLAT) for stack in towers if stack.vision)
-    without = ("images", "image-size") if not reads_images(model) else ("image-size",) if own_size else ()
-    without = (*without, *(name for name in of_part if not has_part(model, given.parts[name])))
-    options = {name: value for name, value in given.options.items()
-               if (name != "engine-option" or left) and name not in without}
-    return given._replace(
-        options=options | ({"engine-option": left} if left else {}),
-        unread=tuple((file, one) for file, one in given.unread
-                     if (not one.of_towers or (towers and one.of_sizes in (None, sized)))
-                     and (not one.about or has_part(model, one.about))),
-    )
-
-
-FLAT: Final = ("height", "width")
-"""Sides of a patch; those of films have a time besides, and a table of positions that is stretched to any size."""
-
-PARTS_READ: Final[dict[str, tuple[str, ...]]] = {"hybrid": ("windows", "states")}
-"""Parts that are one of several of `PARTS`; "answers" is a network that writes them, "own head" one whose
-output projection is not its embedding, "always" any: of names that only earlier versions have."""
-
-
-WHATEVER: Final = ("always", OF_AMD)
-"""What holds whatever the network is."""
-
-
-def has_part(model: Model, part: str) -> bool:
-    """Whether a network has what a name of a command is about."""
-    if part in ("answers", *WHATEVER):
-        return part != "answers" or generates(model)
-    if part == "own head":
-        return model.head is Head.LM and not model.tied
-    return any(PARTS[one][0](model) for one in PARTS_READ.get(part, (part,)))
 
 
 OURS: Final = ("gpus", "on", "find", "goal", "price", "json", "ignore-unread", "micro-batch", "global-batch",

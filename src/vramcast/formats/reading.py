@@ -417,3 +417,23 @@ def count(value: Any) -> int | None:
 def table(values: Any) -> Mapping[str, Any]:
     """A table inside a table, empty where there is none."""
     return values if isinstance(values, Mapping) else {}
+
+
+class Given(NamedTuple):
+    """What files say, put together; later ones win."""
+
+    options: dict[str, Any]
+    batch: dict[str, int]
+    assumptions: tuple[str, ...]
+    auto: dict[str, str] = {}  # option that no file says -> which one leaves it open, and how
+    unread: tuple[tuple[str, Unread], ...] = ()  # file, and what of it may change the answer and is not understood
+    ranks: dict[str, int] = {}  # file -> processes it starts
+    nodes: int = 1  # machines that they are on, where a file says so
+    share: str = ""  # the part of each card that they see, "8000mib"
+    parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
+    ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
+    without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
+    contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
+    alone: str = ""  # the file of a run on one card, however many there are
+    device_map: str = ""  # the file of a run whose one process puts some layers on each card
+    rollout: Mapping[str, Any] = {}  # what `vramcast rl` is asked of the engine that generates beside a trainer

@@ -12,8 +12,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from vramcast.blocks.lengths import reads_images
 from vramcast.catalogue.formats import harmless
-from vramcast.formats.reading import NO_GPU, OF_AMD, TIME_ALONE, Config, Unread
+from vramcast.domain.model import Head, Model
+from vramcast.engines.serving.requests import PARTS, generates
+from vramcast.formats.reading import (
+    NO_GPU,
+    OF_AMD,
+    TIME_ALONE,
+    Config,
+    Given,
+    Unread,
+)
 from vramcast.formats.watched import is_unset
 
 READ_BY_FRAMEWORKS: Final = ("NVTE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "NCCL_", "CUDA_", "CUBLAS_", "VLLM_",
@@ -260,3 +270,62 @@ def _paths(table: Mapping[str, Any]) -> frozenset[str]:
 def without_comments(text: str) -> str:
     """A script without its comments: they name other tools."""
     return re.sub(r"(?m)(?:^|\s)#(?!!).*$", "", text)
+
+
+def about_network(given: Given, named: object) -> Given:
+    """What is left of what was read once it is known which parts the network has.
+
+    Args:
+        given: what was read
+        named: the model of the question: a network, its name, or None
+
+    Raises: SourceError or UnknownName where its name means none
+    """
+    pairs = tuple(pair for pair in given.options.get("engine-option", ()) if pair.partition("=")[0] in given.parts)
+    of_images = given.options.get("images") == 0 or "image-size" in given.options
+    of_network = any(one.of_towers or one.about not in ("", *WHATEVER) for _, one in given.unread)
+    of_part = [name for name in given.options if name in given.parts]
+    if named is None or not (pairs or of_part or of_images or of_network):
+        return given
+    from vramcast.sources.resolve import resolve_model  # most files need no network to be read
+
+    model = named if isinstance(named, Model) else resolve_model(str(named))
+    towers = [stack for stack in model.stacks[:-1] if stack.vision is not None]
+    # a table of positions says what size images have
+    sized = all(bool((stack.vision and stack.vision.positions) or stack.positions) for stack in towers)
+    lacking = [pair for pair in pairs if not has_part(model, given.parts[pair.partition("=")[0]])]
+    left = tuple(pair for pair in given.options.get("engine-option", ()) if pair not in lacking)
+    # without towers there are no images; one that reads flat images by a table of positions makes them all its size
+    own_size = sized and all(len(stack.vision.patch) == len(FLAT) for stack in towers if stack.vision)
+    without = ("images", "image-size") if not reads_images(model) else ("image-size",) if own_size else ()
+    without = (*without, *(name for name in of_part if not has_part(model, given.parts[name])))
+    options = {name: value for name, value in given.options.items()
+               if (name != "engine-option" or left) and name not in without}
+    return given._replace(
+        options=options | ({"engine-option": left} if left else {}),
+        unread=tuple((file, one) for file, one in given.unread
+                     if (not one.of_towers or (towers and one.of_sizes in (None, sized)))
+                     and (not one.about or has_part(model, one.about))),
+    )
+
+
+FLAT: Final = ("height", "width")
+"""Sides of a patch; those of films have a time besides, and a table of positions that is stretched to any size."""
+
+
+PARTS_READ: Final[dict[str, tuple[str, ...]]] = {"hybrid": ("windows", "states")}
+"""Parts that are one of several of `PARTS`; "answers" is a network that writes them, "own head" one whose
+output projection is not its embedding, "always" any: of names that only earlier versions have."""
+
+
+WHATEVER: Final = ("always", OF_AMD)
+"""What holds whatever the network is."""
+
+
+def has_part(model: Model, part: str) -> bool:
+    """Whether a network has what a name of a command is about."""
+    if part in ("answers", *WHATEVER):
+        return part != "answers" or generates(model)
+    if part == "own head":
+        return model.head is Head.LM and not model.tied
+    return any(PARTS[one][0](model) for one in PARTS_READ.get(part, (part,)))

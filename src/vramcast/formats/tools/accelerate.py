@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.domain.job import Precision, Shards
@@ -416,3 +417,41 @@ def _compile_lines(order: Order) -> Table:
     if not order.ask("compile"):
         return ()
     return (Line("dynamo_config", (Line("dynamo_backend", "inductor", "torch.compile, as planned"),)),)
+
+
+def fsdp_of_trainer(values: Watched, version: int) -> dict[str, Any]:
+    """The words of `fsdp` and the table beside it [HF training_args.py `_process_fsdp_args`].
+
+    Names and strategies that FSDP1 alone has are of a release in which it is what the Trainer takes. Where nothing but
+    the release decides, it is left to the engine.
+    """
+    words = values.get("fsdp", "")
+    listed = words if isinstance(words, list) else str("full_shard" if words is True else words).split()
+    inner = values.section("fsdp_config", Known("accelerate", "fsdp_config")) if isinstance(
+        values.get("fsdp_config", {}), Mapping) else None
+    if inner is None:
+        values.cannot("fsdp_config", ELSEWHERE, file="accelerate")
+        return {}
+    named = {str(word).lower() for word in listed}
+    strategies = [word for word in named if word in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
+                                                      "hybrid_shard_zero2")]
+    if strange := named - {*strategies, "offload", "auto_wrap", "true"}:
+        values.cannot("fsdp", "{!r} is not one of full_shard, shard_grad_op, no_shard, hybrid_shard, offload, "
+                      "auto_wrap", sorted(strange)[0][:40], option="shards")
+        return {}
+    sized = any(inner.number(name) for name in ("min_num_params", "fsdp_min_num_params"))
+    layers = "SIZE_BASED_WRAP" if sized else "TRANSFORMER_BASED_WRAP"
+    of_one = any(name in inner for one in OF_ONE for name in (one, f"fsdp_{one}"))
+    said = [inner.get(name) for name in ("version", "fsdp_version") if name in inner]
+    if of_one or not named <= OF_BOTH or "1" in map(str, said):
+        version = 1
+    found = fsdp_options(inner, strategy=strategies[0].upper() if strategies else None, offload="offload" in named,
+                         wrap=layers if named & {"auto_wrap", "true"} or version == 2 else "NO_WRAP", prefix="",
+                         version=version)
+    decided = version == 1 or said
+    plain = found.keys() <= {"engine", "sharded-by", "shards", "recompute"}
+    return found if decided or not plain else {name: found[name] for name in found if name != "sharded-by"}
+
+
+OF_BOTH: Final = {"full_shard", "shard_grad_op", "offload", "auto_wrap", "true"}
+"""Words of `fsdp` that FSDP2 knows, too."""

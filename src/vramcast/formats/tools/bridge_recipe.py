@@ -9,8 +9,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from operator import add, eq, floordiv, ge, gt, le, lt, mul, ne, sub
+from operator import getitem
 from typing import Any, Final, NamedTuple
+
+from vramcast.formats.python_calls import COMPARED, COMPUTED
+
+
+def imports_of(module: ast.Module) -> dict[str, list[str]]:
+    """Other files of recipes -> the names that are taken from each."""
+    return {
+        node.module: [each.name for each in node.names if each.asname is None] for node in module.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(OTHERS) and not node.level
+        and not node.module.startswith(SHARED)
+    }
+
 
 DEEPEST: Final = 6
 """Functions of a file inside each other."""
@@ -25,20 +37,10 @@ KNOWN: Final = {"DEFAULT_NULL_TOKENIZER_VOCAB_SIZE": 32000, "squared_relu": "squ
 LONGEST: Final = 4096
 """Of a list that is added up, as layouts of stages are."""
 
-COMPARED: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
-    ast.Gt: gt, ast.GtE: ge, ast.Lt: lt, ast.LtE: le, ast.Eq: eq, ast.NotEq: ne, ast.Is: eq, ast.IsNot: ne,
-    ast.In: lambda one, several: one in several, ast.NotIn: lambda one, several: one not in several,
-}
-
-COMPUTED: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
-    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv,
-}
-
 LARGEST: Final = 1 << 40
 
 UNSAID: Final = {"context_parallel_size": 1, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
 """Degrees that nobody has set yet."""
-
 
 USUAL_PRECISION: Final = "bf16_mixed"
 """Of every base [Megatron-Bridge recipes/common.py]."""
@@ -58,35 +60,6 @@ class Recipe(NamedTuple):
 
 def functions_of(module: ast.Module) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-
-
-def recipes_of(module: ast.Module) -> list[str]:
-    """Names of the functions that make a configuration and can be called as they are; "" is the module itself."""
-    functions = functions_of(module)
-    found = [name for name, node in functions.items() if not name.startswith("_") and _makes(node, functions)]
-    return found or ([""] if _makes(module, functions) else [])
-
-
-def _makes(node: ast.FunctionDef | ast.Module, functions: Mapping[str, ast.FunctionDef]) -> bool:
-    starts = any(
-        isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) in ("cfg", "config")
-        and isinstance(each.value, ast.Call) for each in node.body
-    )
-    returned = next((each.value for each in node.body if isinstance(each, ast.Return)), None)
-    passes_on = (
-        isinstance(returned, ast.Call) and isinstance(returned.func, ast.Name) and returned.func.id in functions
-        and _makes(functions[returned.func.id], {})
-    )
-    return starts or passes_on
-
-
-def imports_of(module: ast.Module) -> dict[str, list[str]]:
-    """Other files of recipes -> the names that are taken from each."""
-    return {
-        node.module: [each.name for each in node.names if each.asname is None] for node in module.body
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(OTHERS) and not node.level
-        and not node.module.startswith(SHARED)
-    }
 
 
 OTHERS: Final = "megatron.bridge.recipes."
@@ -344,7 +317,7 @@ class _Walk:
             case ast.ListComp(generators=[ast.comprehension(iter=source, ifs=[])]) if _copies(node):
                 return self.evaluate(source, names)
             case ast.Subscript():
-                return self._item(self.evaluate(node.value, names), self.evaluate(node.slice, names))
+                return self._tried(getitem, self.evaluate(node.value, names), self.evaluate(node.slice, names))
             case ast.Dict() if None not in node.keys:
                 return {self.evaluate(key, names): self.evaluate(value, names)
                         for key, value in zip(node.keys, node.values, strict=True) if key is not None}
@@ -364,18 +337,13 @@ class _Walk:
             case ast.IfExp():
                 return self.evaluate(node.body if self.evaluate(node.test, names) else node.orelse, names)
             case ast.Compare(ops=[operator], comparators=[other]) if type(operator) in COMPARED:
-                return self._compared(operator, self.evaluate(node.left, names), self.evaluate(other, names))
-            case ast.BinOp() if type(node.op) in COMPUTED:
+                how = COMPARED[type(operator)]
+                return self._tried(how, self.evaluate(node.left, names), self.evaluate(other, names))
+            case ast.BinOp() if type(node.op) in COMPUTED and not isinstance(node.op, ast.Div):
                 return self._computed(node, self.evaluate(node.left, names), self.evaluate(node.right, names))
             case ast.Call():
                 return self._called(node, names)
         raise Unknown
-
-    def _compared(self, operator: ast.cmpop, left: Any, right: Any) -> bool:
-        try:
-            return COMPARED[type(operator)](left, right)
-        except TypeError:
-            raise Unknown from None
 
     def _computed(self, node: ast.BinOp, left: Any, right: Any) -> Any:
         """Numbers, and lists and texts that are added or repeated, of bounded size."""
@@ -389,9 +357,9 @@ class _Walk:
             raise Unknown
         return COMPUTED[type(node.op)](left, right)
 
-    def _item(self, held: Any, key: Any) -> Any:
+    def _tried(self, how: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         try:
-            return held[key]
+            return how(left, right)
         except (TypeError, KeyError, IndexError):
             raise Unknown from None
 
@@ -509,13 +477,10 @@ def _flex(arguments: tuple[Any, ...]) -> dict[str, Any]:
             "moe_shared_expert_overlap": False}
 
 
-def _deterministic(_: tuple[Any, ...]) -> dict[str, Any]:
-    """[Megatron-Bridge recipes/utils/determinism_utils.py `apply_determinism_overrides`]"""
-    return {"model.deterministic_mode": True, "model.cross_entropy_loss_fusion": False}
-
-
 CALLS: Final[Mapping[str, Callable[[tuple[Any, ...]], dict[str, Any]]]] = {
-    "apply_flex_dispatcher_backend": _flex, "apply_determinism_overrides": _deterministic,
+    "apply_flex_dispatcher_backend": _flex,
+    "apply_determinism_overrides": lambda _: {  # [Megatron-Bridge recipes/utils/determinism_utils.py]
+        "model.deterministic_mode": True, "model.cross_entropy_loss_fusion": False},
     "warn_deprecated_model": lambda _: {}, "_adjust_gemma2_vocab_size": lambda _: {},
     "_adjust_gemma3_vocab_size": lambda _: {"vocab_size": 262145},
     "clear_cuda_graph_modules": lambda _: {"cuda_graph_modules": None},

@@ -27,6 +27,7 @@ from vramcast.errors import Note, Unsupported, VramcastError, joined
 from vramcast.formats.containers import started
 from vramcast.formats.files import PLACEHOLDER, File, Order, Part
 from vramcast.formats.launch import (
+    PORT,
     copies_why,
     head_of,
     image_of,
@@ -38,7 +39,6 @@ from vramcast.formats.launch import (
 )
 from vramcast.formats.lines import HEAD, Line, Table, array, plain, reasons, yaml_text
 from vramcast.formats.reading import NO_GPU, Unread, table
-from vramcast.formats.servers import PORT
 from vramcast.formats.wrapped import ELSEWHERE, Inside, card, machine, unknown_card, variables, whole, words_of
 from vramcast.units import GIB
 

@@ -16,10 +16,9 @@ from vramcast.domain.serving import ServeJob
 from vramcast.errors import Note, Unsupported, joined
 from vramcast.formats.containers import started
 from vramcast.formats.files import File, Order
-from vramcast.formats.launch import copies_why, head_of, image_of, replicas_of, slug, start_command
+from vramcast.formats.launch import PORT, copies_why, head_of, image_of, replicas_of, slug, start_command
 from vramcast.formats.lines import Line, yaml_text
 from vramcast.formats.reading import NO_GPU, Unread, table
-from vramcast.formats.servers import PORT
 from vramcast.formats.tools.clouds import card_name, card_of_sky
 from vramcast.formats.wrapped import Inside, card, unknown_card, variables, whole, words_of
 

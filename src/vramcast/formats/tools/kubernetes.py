@@ -20,10 +20,9 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part
-from vramcast.formats.launch import copies_why, head_of, image_of, replicas_of, slug, start_command
+from vramcast.formats.launch import PORT, SERVE, copies_why, head_of, image_of, replicas_of, slug, start_command
 from vramcast.formats.lines import Line, Table, yaml_documents
 from vramcast.formats.reading import table
-from vramcast.formats.servers import PORT, SERVE
 from vramcast.formats.wrapped import whole
 from vramcast.units import MIB
 

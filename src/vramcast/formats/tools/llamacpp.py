@@ -20,16 +20,10 @@ from vramcast.engines.serving.requests import sees
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part
-from vramcast.formats.launch import one_of_several
+from vramcast.formats.launch import PORT, SERVE, one_of_several, script_text
 from vramcast.formats.lines import Line
 from vramcast.formats.reading import Config, Reading, Unread
-from vramcast.formats.servers import (
-    PORT,
-    SERVE,
-    Server,
-    read_server,
-    script_text,
-)
+from vramcast.formats.servers import Server, read_server
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.by_name import by_name
 from vramcast.sources.logs import options as logged

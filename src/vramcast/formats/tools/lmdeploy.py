@@ -11,10 +11,10 @@ from typing import Any, Final
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.lmdeploy import settings_of
 from vramcast.formats.files import File, Order, Part, hub_id
-from vramcast.formats.launch import one_of_several
+from vramcast.formats.launch import DTYPES, PORT, SERVE, one_of_several, script_text, weights_note
 from vramcast.formats.lines import Line, when
 from vramcast.formats.reading import Config, Reading, written
-from vramcast.formats.servers import DTYPES, PORT, SERVE, Server, read_server, script_text, weights_note
+from vramcast.formats.servers import Server, read_server
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options
 

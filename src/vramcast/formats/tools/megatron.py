@@ -11,8 +11,8 @@ import msgspec.structs
 
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.formats import load_format, problems
-from vramcast.domain.job import AttentionKernel, Job, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import Model, MoE
+from vramcast.domain.job import AttentionKernel, Job, Plan, Precision, Shards
+from vramcast.domain.model import Model
 from vramcast.engines.megatron.chunk import stage_layers
 from vramcast.engines.megatron.options import Context, Options, options_of
 from vramcast.errors import Note, Unsupported
@@ -20,7 +20,7 @@ from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import Command, Config, Reading, Unread, arguments, command_of, shown, written
-from vramcast.formats.table import Switch, lines_of
+from vramcast.formats.table import lines_of
 from vramcast.formats.tools import megatron_files
 from vramcast.formats.tools import megatron_model as reader
 from vramcast.formats.tools.megatron_files import dashed, family_of, given_by_table, notes_of, read_environment
@@ -29,12 +29,15 @@ from vramcast.formats.tools.megatron_model import (
     DEFAULT_TOKENIZERS,
     count_vocabulary,
     engine_options_of,
+    expert_arguments,
     first_batch,
-    model_of,
+    optimizer_arguments,
+    option_arguments,
     plan_of,
+    recompute_arguments,
     vocabulary_of,
 )
-from vramcast.formats.tools.megatron_network import entry_script, is_hybrid, model_arguments, unsaid_features
+from vramcast.formats.tools.megatron_network import entry_script, is_hybrid, model_arguments, model_of, unsaid_features
 from vramcast.formats.unread import options_of_environment, ranks_of
 from vramcast.formats.watched import Known, Watched
 from vramcast.question.options import OPTIONS
@@ -336,8 +339,9 @@ def write(order: Order) -> tuple[File, ...]:
     network = model_arguments(model, seq_len=job.workload.seq_len)
     order.ask.also(*(f"option.{name}" for name in Options.__struct_fields__), "objective", "attention", "loss")
     table = (
-        *network, *_batch(order), *_precision(order, options), *_parallel(order, options), *_optimizer(order, options),
-        *_recompute(order, options), *_moe(job, options), *_options(options), *_run(order),
+        *network, *_batch(order), *_precision(order, options), *_parallel(order, options),
+        *optimizer_arguments(order, options), *recompute_arguments(order, options), *expert_arguments(job, options),
+        *option_arguments(options), *_run(order),
     )
     program = f'"${{MEGATRON:-.}}/{entry_script(job.model)}"'
     text = run_script(order, program, table, variables=_variables(job))
@@ -356,7 +360,7 @@ def _other_network(model: Model, network: Table) -> Iterator[str]:
 
     Raises: Unsupported where that is another network
     """
-    read = reader.model_of({f"--{line.name}": line.value for line in network}, "hybrid" if is_hybrid(model) else "gpt")
+    read = model_of({f"--{line.name}": line.value for line in network}, "hybrid" if is_hybrid(model) else "gpt")
     made, counted = count_parameters(read).total, count_parameters(model).total
     if abs(made - counted) > SAME * counted:
         raise Unsupported(
@@ -460,74 +464,6 @@ def _sharding(order: Order, options: Options) -> Table:
         return ()
     return (Line("use-distributed-optimizer", True, f"optimizer states are split over {ranks} ranks"),
             *(lines_of((reader.INSTANCES,), options) if options.optimizer_instances > 1 else ()))
-
-
-def _optimizer(order: Order, options: Options) -> Table:
-    ask = order.ask
-    ask.also("optimizer")
-    device = ask("offload_optimizer")
-    if device == "nvme":
-        raise Unsupported("Megatron offloads optimizer states to the host only; use --offload-optimizer cpu")
-    return (
-        *when(options.precision_aware or device == "cpu",
-              Line("use-precision-aware-optimizer", True, "states in the dtypes named here"),
-              Line("exp-avg-dtype", options.moments), Line("exp-avg-sq-dtype", options.moments),
-              *lines_of((reader.MAIN,), options)),
-        *when(device == "cpu", Line("optimizer-cpu-offload", True, "states wait on the host"),
-              *lines_of((reader.FRACTION,), options)),
-        *when(options.optimizer == "sgd", Line("sgd-momentum", 0.9)),
-        *when(not options.clip_grad, Line("clip-grad", 0.0, "no norm of the gradients is taken")),
-    )
-
-
-def _recompute(order: Order, options: Options) -> Table:
-    ask, job = order.ask, order.job
-    kind, layers, modules = Recompute(ask("recompute")), ask("recompute_layers"), ask("recompute_modules")
-    if kind is Recompute.NONE:
-        return ()
-    if kind is Recompute.SELECTIVE:
-        return (
-            Line("recompute-granularity", "selective", "cheap parts run again in backward"),
-            Line("recompute-modules", list(modules or ("core_attn",)), "the parts"),
-        )
-    whole = 1 if options.recompute_method == "uniform" else max(stage_layers(Context(job)))
-    return (
-        Line("recompute-granularity", "full", "layers keep only their input"),
-        *lines_of((reader.RECOMPUTE_METHOD,), options),
-        Line("recompute-num-layers", whole if layers is None else layers,
-             "layers of a stage" if options.recompute_method == "block" else "layers of a unit"),
-    )
-
-
-def _moe(job: Job, options: Options) -> Table:
-    if not any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs):
-        return ()
-    return (
-        *lines_of((reader.DISPATCHER,), options), *_switches(reader.SWITCHES_OF_EXPERTS, options),
-        *when(options.router_fp32, Line("moe-router-dtype", "fp32")),
-        *when(options.sinkhorn, Line("moe-router-load-balancing-type", "sinkhorn")),
-        *when(options.capacity_factor is not None,
-              Line("moe-expert-capacity-factor", options.capacity_factor, "tokens beyond it are dropped")),
-    )
-
-
-def _switches(table: tuple[Switch, ...], options: Options) -> Table:
-    return tuple(Line(name, True) for field, value, name in table if getattr(options, field) is value)
-
-
-def _options(options: Options) -> Table:
-    if options.cross_entropy == "te":
-        raise Unsupported(
-            "Megatron-LM has switched off TransformerEngine's fused cross entropy; use --engine-option "
-            "cross_entropy=native, or --loss eager"
-        )
-    return (
-        *_switches(reader.SWITCHES, options), *lines_of((reader.IMPLEMENTATION, *reader.VALUES), options),
-        *when(options.cross_entropy != "unfused", Line("cross-entropy-loss-fusion", True),
-              Line("cross-entropy-fusion-impl", options.cross_entropy)),
-        *when(options.defer_embedding_wgrad, Line("defer-embedding-wgrad-compute", True),
-              Line("wgrad-deferral-limit", options.defer_embedding_wgrad)),
-    )
 
 
 def _run(order: Order) -> Table:

@@ -26,9 +26,9 @@ from vramcast.formats.tools.bridge_recipe import (
     DEEPEST,
     SAYING_NOTHING,
     Recipe,
+    functions_of,
     imports_of,
     read_recipe,
-    recipes_of,
 )
 from vramcast.formats.watched import Known, Watched
 
@@ -425,3 +425,23 @@ def _whole(values: Watched, path: str, value: Any) -> Iterator[tuple[str, Any]]:
         pass
     elif value is not None and not path.startswith("comm_overlap."):
         values.cannot(path)
+
+
+def recipes_of(module: ast.Module) -> list[str]:
+    """Names of the functions that make a configuration and can be called as they are; "" is the module itself."""
+    functions = functions_of(module)
+    found = [name for name, node in functions.items() if not name.startswith("_") and _makes(node, functions)]
+    return found or ([""] if _makes(module, functions) else [])
+
+
+def _makes(node: ast.FunctionDef | ast.Module, functions: Mapping[str, ast.FunctionDef]) -> bool:
+    starts = any(
+        isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) in ("cfg", "config")
+        and isinstance(each.value, ast.Call) for each in node.body
+    )
+    returned = next((each.value for each in node.body if isinstance(each, ast.Return)), None)
+    passes_on = (
+        isinstance(returned, ast.Call) and isinstance(returned.func, ast.Name) and returned.func.id in functions
+        and _makes(functions[returned.func.id], {})
+    )
+    return starts or passes_on

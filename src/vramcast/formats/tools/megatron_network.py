@@ -1,4 +1,4 @@
-"""A network as Megatron-LM's arguments.
+"""A network as Megatron-LM's arguments, written and read.
 
 [mlm] Megatron-LM megatron/training/arguments.py at d98e8a64; hybrid patterns:
 core/models/hybrid/hybrid_layer_allocation.py
@@ -6,11 +6,15 @@ core/models/hybrid/hybrid_layer_allocation.py
 
 from __future__ import annotations
 
+import ast
+import re
 from itertools import groupby
 from typing import Any, Final
 
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import read_entry
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Workload
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -18,14 +22,33 @@ from vramcast.domain.model import (
     Head,
     Layer,
     Mamba,
+    Mixer,
     Model,
     MoE,
     MultiLatentAttention,
+    Norm,
+    Run,
+    Stack,
 )
 from vramcast.errors import Unsupported
 from vramcast.formats.lines import Line, Table, when
-from vramcast.formats.table import lines_of
+from vramcast.formats.table import lines_of, read_values
 from vramcast.formats.tools import megatron_model as reader
+from vramcast.formats.tools.megatron_model import (
+    EXPERTS,
+    LATENT_ATTENTION,
+    LATENT_EXPERTS,
+    MAMBA,
+    NORMS,
+    REFUSED,
+    ROTARY,
+    TOP_K,
+    Arguments,
+    count_vocabulary,
+    engine_options_of,
+    first_batch,
+    plan_of,
+)
 
 GATED: Final = ("silu",)
 
@@ -231,3 +254,219 @@ def _rotary_unknown(model: Model) -> bool:
     """A config that names no base has transformers' default of 10,000, which is Megatron's too."""
     rope = any(isinstance(run.layer.mixer, Attention) and run.layer.mixer.rope for run in model.main.runs)
     return rope and not model.main.positions and not _config(model)
+
+
+def job_from_arguments(arguments: Arguments, *, family: str, cluster: Cluster, env: dict[str, str]) -> Job:
+    """The question a Megatron-LM command line asks.
+
+    Args:
+        arguments: `--name` -> value, True for flags
+        family: gpt, moe, bert, t5, hybrid ...: which entry script runs
+        cluster: cards of the run
+        env: memory-relevant environment
+
+    Raises: Unsupported for arguments that are not modelled
+    """
+    for name, reason in REFUSED.items():
+        if arguments.get(name):
+            raise Unsupported(reason)
+    plan, workload = plan_of(arguments), None
+    data_parallel = plan.data_parallel(cluster.count)
+    workload = _workload(arguments, data_parallel)
+    return Job(
+        model=model_of(arguments, family),
+        workload=workload,
+        plan=plan,
+        cluster=cluster,
+        engine="megatron",
+        engine_options=engine_options_of(arguments, family),
+        alloc_conf=env.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        env=env,
+    )
+
+
+def _workload(arguments: Arguments, data_parallel: int) -> Workload:
+    micro = int(arguments.get("--micro-batch-size", 1))
+    total = int(arguments.get("--global-batch-size") or first_batch(arguments) or micro * data_parallel)
+    return Workload(
+        seq_len=int(arguments.get("--encoder-seq-length") or arguments["--seq-length"]),
+        decoder_seq_len=arguments.get("--decoder-seq-length"),
+        micro_batch=micro,
+        grad_accum=max(1, total // (micro * data_parallel)),
+    )
+
+
+def _norm(arguments: Arguments) -> Norm:
+    return Norm.RMS if arguments.get("--normalization") == NORMS[Norm.RMS] else Norm.LAYER
+
+
+def _mixer(arguments: Arguments) -> Mixer:
+    hidden, heads = int(arguments["--hidden-size"]), int(arguments["--num-attention-heads"])
+    bias = not arguments.get("--disable-bias-linear")
+    if arguments.get("--multi-latent-attention"):
+        return MultiLatentAttention(num_heads=heads, **read_values(LATENT_ATTENTION, arguments))
+    grouped = arguments.get("--group-query-attention")
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=int(arguments["--num-query-groups"]) if grouped else heads,
+        head_dim=int(arguments.get("--kv-channels") or hidden // heads),
+        qkv_bias=bias or bool(arguments.get("--add-qkv-bias")),
+        out_bias=bias,
+        qk_norm="head" if arguments.get("--qk-layernorm") else "none",
+        qk_norm_kind=_norm(arguments),
+        sinks=arguments.get("--softmax-type") == "learnable",
+        output_gate=bool(arguments.get("--attention-output-gate")),
+        rope=_positions(arguments) in ROTARY,
+        rope_fraction=float(arguments.get("--rotary-percent", 1.0)),
+    )
+
+
+def _positions(arguments: Arguments) -> str:
+    """Where positions come from, older names too."""
+    kind = str(arguments.get("--position-embedding-type", "learned_absolute"))
+    without = arguments.get("--no-position-embedding") and kind == "learned_absolute"
+    if arguments.get("--use-rotary-position-embeddings"):
+        return "rope"
+    return "none" if without else kind
+
+
+def _mlp(arguments: Arguments, width: int | None = None) -> MLP:
+    gated = bool(arguments.get("--swiglu"))
+    hidden = int(arguments["--hidden-size"])
+    default = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+    return MLP(
+        width=width or int(arguments.get("--ffn-hidden-size") or default),
+        gated=gated,
+        activation="silu" if gated else "relu2" if arguments.get("--squared-relu") else "gelu",
+        bias=not arguments.get("--disable-bias-linear"),
+    )
+
+
+def _moe(arguments: Arguments) -> MoE:
+    return MoE(
+        num_experts=int(arguments["--num-experts"]),
+        expert=_mlp(arguments, arguments.get("--moe-ffn-hidden-size")),
+        score_bias_is_parameter=False,
+        **read_values((TOP_K, *EXPERTS, LATENT_EXPERTS), arguments),
+    )
+
+
+def _mamba_of(arguments: Arguments) -> Mamba:
+    found = read_values(MAMBA, arguments)
+    head = found["head_dim"]
+    heads = int(found.pop("num_heads") or 2 * int(arguments["--hidden-size"]) // head)
+    return Mamba(version=2, inner_dim=heads * head, num_heads=heads, **found)
+
+
+def _layers(arguments: Arguments) -> list[Layer]:
+    norm = _norm(arguments)
+    if pattern := arguments.get("--hybrid-layer-pattern"):
+        return _hybrid_layers(arguments, str(pattern).split("/")[0].replace("|", ""))
+    count = int(arguments["--num-layers"])
+    kinds = _moe_layers(arguments, count)
+    return [
+        Layer(mixer=_mixer(arguments), channel=_moe(arguments) if moe else _mlp(arguments), norm=norm)
+        for moe in kinds
+    ]
+
+
+def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
+    if not arguments.get("--num-experts"):
+        return [False] * count
+    frequency = arguments.get("--moe-layer-freq")
+    if frequency is None:
+        return [True] * count
+    text = str(frequency)
+    if text.isdecimal() and int(text):  # every so manieth, from the first
+        return [place % int(text) == 0 for place in range(count)]
+    if not re.fullmatch(r"[\[\]()*+,\d\s]+", text):
+        raise Unsupported("moe-layer-freq={!r} is not a list expression", text)
+    parts = re.findall(r"\[([\d,\s]+)\]\s*(?:\*\s*(\d+))?", text)
+    return [bool(flag) for body, times in parts for flag in list(ast.literal_eval(f"[{body}]")) * int(times or 1)]
+
+
+def _hybrid_layers(arguments: Arguments, pattern: str) -> list[Layer]:
+    norm = _norm(arguments)
+
+    def one(letter: str) -> Layer:
+        mixer: Mixer | None = None
+        channel: Channel | None = None
+        match letter:
+            case "M":
+                mixer = _mamba_of(arguments)
+            case "*":
+                mixer = _mixer(arguments)
+            case "-":
+                channel = _mlp(arguments)
+            case "E":
+                channel = _moe(arguments)
+            case _:
+                raise Unsupported("hybrid layer {!r} is not modelled", letter)
+        return Layer(mixer=mixer, channel=channel, norm=norm)
+
+    return [one(letter) for letter in pattern]
+
+
+def _mtp(arguments: Arguments) -> tuple[Layer, ...]:
+    count = int(arguments.get("--mtp-num-layers") or 0)
+    _, *modules = str(arguments.get("--hybrid-layer-pattern", "")).split("/")
+    if modules:  # the pattern says how many [arguments.py `inferred_mtp_num_layers`]
+        return tuple(_hybrid_module(arguments, pattern) for pattern in modules)
+    return (_layers(arguments)[-1],) * count if count else ()
+
+
+def _stack(name: str, arguments: Arguments, layers: list[Layer], *, causal: bool = True) -> Stack:
+    positions = _positions(arguments) == "learned_absolute"
+    return Stack(
+        name=name,
+        hidden=int(arguments["--hidden-size"]),
+        runs=tuple(Run(count=1, layer=layer) for layer in layers),
+        final_norm=_norm(arguments),
+        positions=int(arguments["--max-position-embeddings"]) if positions else 0,
+        token_types=2 if name == "bert" else 0,
+        causal=causal,
+    )
+
+
+def _t5_stacks(arguments: Arguments) -> tuple[Stack, ...]:
+    plain = Layer(mixer=_mixer(arguments), channel=_mlp(arguments), norm=_norm(arguments))
+    mixer = _mixer(arguments)
+    assert isinstance(mixer, Attention)
+    decoder = Layer(mixer=mixer, channel=_mlp(arguments), norm=_norm(arguments), cross_attention=mixer)
+    encoder = _stack("encoder", arguments, [plain] * int(arguments["--encoder-num-layers"]), causal=False)
+    positions = Stack(
+        name="decoder", hidden=encoder.hidden, final_norm=encoder.final_norm,
+        runs=(Run(count=int(arguments["--decoder-num-layers"]), layer=decoder),),
+    )
+    return encoder, positions
+
+
+def model_of(arguments: Arguments, family: str) -> Model:
+    """The network that the arguments describe."""
+    stacks = _t5_stacks(arguments) if family == "t5" else (
+        _stack(family, arguments, _layers(arguments), causal=family != "bert"),
+    )
+    return Model(
+        name=family,
+        family=family,
+        vocab=count_vocabulary(arguments, family),
+        stacks=stacks,
+        tied=not arguments.get("--untie-embeddings-and-output-weights"),
+        head=Head.MLM if family == "bert" else Head.LM,
+        head_bias=family in ("bert", "t5"),
+        num_labels=2 if family == "bert" else 0,
+        pooler=family == "bert" and not arguments.get("--bert-no-binary-head"),
+        mtp_layers=_mtp(arguments),
+        hidden_dropout=float(arguments.get("--hidden-dropout", 0.1)),
+        attention_dropout=float(arguments.get("--attention-dropout", 0.1)),
+        context=int(arguments["--max-position-embeddings"]),
+    )
+
+
+def _hybrid_module(arguments: Arguments, pattern: str) -> Layer:
+    """A mixer and what follows it, each behind a norm of its own, as one layer of attention and experts has them."""
+    parts = _hybrid_layers(arguments, pattern)
+    if len(parts) != 2 or parts[0].mixer is None or parts[1].channel is None:
+        raise Unsupported("multi-token prediction over hybrid layers is modelled for a mixer and a feed-forward part, "
+                          "as *E, not for {}", pattern[:20])
+    return Layer(mixer=parts[0].mixer, channel=parts[1].channel, norm=parts[0].norm)

@@ -15,19 +15,10 @@ from vramcast.engines.sglang.settings import OPTIONS
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
 from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
+from vramcast.formats.launch import adapters, dtypes, nodes_of, serve_script
 from vramcast.formats.lines import Line, when
 from vramcast.formats.reading import Config, Reading, together, written
-from vramcast.formats.servers import (
-    Server,
-    adapters,
-    argument_names,
-    dtypes,
-    nodes_of,
-    read_server,
-    serve_script,
-    stretched,
-    targets_of,
-)
+from vramcast.formats.servers import Server, argument_names, read_server, stretched, targets_of
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import sglang as sglang_logs
 

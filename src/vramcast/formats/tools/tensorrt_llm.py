@@ -17,19 +17,10 @@ from vramcast.engines.tensorrt_llm import EXPERTS_BY, OPTIONS
 from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
-from vramcast.formats.launch import one_of_several
+from vramcast.formats.launch import DTYPES, PORT, SERVE, degrees, one_of_several, script_text, weights_note
 from vramcast.formats.lines import Line, Table, when, yaml_text
 from vramcast.formats.reading import Config, Reading, table
-from vramcast.formats.servers import (
-    DTYPES,
-    PORT,
-    SERVE,
-    Server,
-    degrees,
-    read_server,
-    script_text,
-    weights_note,
-)
+from vramcast.formats.servers import Server, read_server
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options
 from vramcast.sources.logs.tensorrt_llm import ARGUMENTS

@@ -14,20 +14,10 @@ from vramcast.domain.version import read_version
 from vramcast.engines.text_generation_inference import EDGE, FREELY_SINCE, IN_PLACE_SINCE, LONGEST, settings_of
 from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
-from vramcast.formats.launch import one_of_several
+from vramcast.formats.launch import DTYPES, PORT, SERVE, one_of_several, script_text, weights_note
 from vramcast.formats.lines import Line, when
 from vramcast.formats.reading import Config, Reading
-from vramcast.formats.servers import (
-    DTYPES,
-    PORT,
-    SERVE,
-    Server,
-    read_server,
-    refuses_stored,
-    script_text,
-    several,
-    weights_note,
-)
+from vramcast.formats.servers import Server, read_server, refuses_stored, several
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options
 

@@ -26,7 +26,7 @@ from vramcast.formats.python_parts import (
 )
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, together, under_the_trainer, written
 from vramcast.formats.tools import deepspeed
-from vramcast.formats.tools.accelerate import OF_ONE, check_units, fsdp_options
+from vramcast.formats.tools.accelerate import check_units, fsdp_of_trainer
 from vramcast.formats.watched import Known, Watched
 from vramcast.states.optimizers import optimizer
 
@@ -154,7 +154,7 @@ def arguments_of(values: Watched, file: str, *, fsdp: int = 2) -> Reading:
     older = "fsdp_transformer_layer_cls_to_wrap" in values  # as releases before 5 name them
     check_units(values, "fsdp_transformer_layer_cls_to_wrap")
     if values.get("fsdp") or values.get("fsdp_config"):
-        options = together(options, _fsdp(values, 1 if older else fsdp))
+        options = together(options, fsdp_of_trainer(values, 1 if older else fsdp))
     inside = under_the_trainer(found.options) if found.options else {}
     return found._replace(options=together(options, inside), batch=found.batch | batch, notes=(*notes, *found.notes))
 
@@ -249,44 +249,6 @@ def optimizer_of(values: Watched) -> dict[str, Any]:
         values.cannot("optim_args", option="optimizer")
         return {}
     return {"optimizer": found.optimizer} | ({"optimizer-kernel": found.kernel} if found.kernel else {})
-
-
-def _fsdp(values: Watched, version: int) -> dict[str, Any]:
-    """The words of `fsdp` and the table beside it [HF training_args.py `_process_fsdp_args`].
-
-    Names and strategies that FSDP1 alone has are of a release in which it is what the Trainer takes. Where nothing but
-    the release decides, it is left to the engine.
-    """
-    words = values.get("fsdp", "")
-    listed = words if isinstance(words, list) else str("full_shard" if words is True else words).split()
-    inner = values.section("fsdp_config", Known("accelerate", "fsdp_config")) if isinstance(
-        values.get("fsdp_config", {}), Mapping) else None
-    if inner is None:
-        values.cannot("fsdp_config", ELSEWHERE, file="accelerate")
-        return {}
-    named = {str(word).lower() for word in listed}
-    strategies = [word for word in named if word in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
-                                                      "hybrid_shard_zero2")]
-    if strange := named - {*strategies, "offload", "auto_wrap", "true"}:
-        values.cannot("fsdp", "{!r} is not one of full_shard, shard_grad_op, no_shard, hybrid_shard, offload, "
-                      "auto_wrap", sorted(strange)[0][:40], option="shards")
-        return {}
-    sized = any(inner.number(name) for name in ("min_num_params", "fsdp_min_num_params"))
-    layers = "SIZE_BASED_WRAP" if sized else "TRANSFORMER_BASED_WRAP"
-    of_one = any(name in inner for one in OF_ONE for name in (one, f"fsdp_{one}"))
-    said = [inner.get(name) for name in ("version", "fsdp_version") if name in inner]
-    if of_one or not named <= OF_BOTH or "1" in map(str, said):
-        version = 1
-    found = fsdp_options(inner, strategy=strategies[0].upper() if strategies else None, offload="offload" in named,
-                         wrap=layers if named & {"auto_wrap", "true"} or version == 2 else "NO_WRAP", prefix="",
-                         version=version)
-    decided = version == 1 or said
-    plain = found.keys() <= {"engine", "sharded-by", "shards", "recompute"}
-    return found if decided or not plain else {name: found[name] for name in found if name != "sharded-by"}
-
-
-OF_BOTH: Final = {"full_shard", "shard_grad_op", "offload", "auto_wrap", "true"}
-"""Words of `fsdp` that FSDP2 knows, too."""
 
 
 NAME: Final = "training_args.yaml"

@@ -15,22 +15,10 @@ from vramcast.engines.vllm.settings import ATTENTION_BACKENDS, BACKEND_ARGUMENT_
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
+from vramcast.formats.launch import adapters, degrees, dtypes, nodes_of, serve_script
 from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import Config, Reading, plain, written
-from vramcast.formats.servers import (
-    Server,
-    adapters,
-    argument_names,
-    degrees,
-    dtypes,
-    nodes_of,
-    read_server,
-    serve_script,
-    several,
-    stretched,
-    table_of,
-    targets_of,
-)
+from vramcast.formats.servers import Server, argument_names, read_server, several, stretched, table_of, targets_of
 from vramcast.formats.unread import KERNELS
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import vllm as vllm_logs
