@@ -65,12 +65,11 @@ class Case(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-def published(*engines: str) -> Iterator[Case]:
-    """The rows of speeds.csv, or those of some engines."""
+def published(*engines: str, every: int = 1) -> Iterator[Case]:
+    """The rows of speeds.csv, or those of some engines, or one of so many of them."""
     with PUBLISHED.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if engines and row["engine"] not in engines:
-                continue
+        rows = [row for row in csv.DictReader(file) if not engines or row["engine"] in engines]
+        for row in rows[::every]:
             predicted, measured = QUANTITIES[row["quantity"]](row), float(row["value"])
             name = " ".join(row[key] for key in ("gpu", "tp", "model", "weights", "batch", "input_len", "output_len"))
             yield Case(f"{row['engine']} {row['gpu'].partition('-')[0]} {row['quantity']}", name, predicted, measured)

@@ -67,7 +67,7 @@ def test_the_answer_shows_itself_in_a_notebook() -> None:
 ENGINES = ["vllm", "sglang", "tensorrt-llm"]
 """Engines that give what a fraction of the card leaves to a cache."""
 
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=8, deadline=None)
 
 
 def serving_ask(engine: str, model: str = "llama-3.2-1b", **options: Any) -> ServeAnswer:
@@ -120,7 +120,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(pipelines())
 @example({"model": "bloom-560m", "gpus": "4x8xquadro-p3200-max-q", "engine": "torchtitan", "pp": 2})
 def test_the_roles_left_out_never_need_most(options: dict[str, object]) -> None:
@@ -145,7 +145,7 @@ def left_behind(options: dict[str, Any]) -> dict[str, int]:
     }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(plans(), st.sampled_from([1, 2, 5]), st.sampled_from(["fsdp1", "fsdp2", "deepspeed", None]),
        st.sampled_from(["optimizer+gradients", "everything"]))
 def test_a_random_plan_leaves_nothing_behind(

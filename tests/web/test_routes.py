@@ -289,6 +289,6 @@ for path, question in json.loads(sys.argv[1]):
 
 def test_whatever_needs_no_numpy_is_answered_without_it() -> None:
     """The static site has none, nor has `pip install vramcast`: one module that fetches it takes every answer along."""
-    asked = [("train", TRAIN), ("serve", {"model": "qwen3-8b", "gpus": "l40s"}),
-             ("plan/serve", {"model": "qwen3-8b", "on": "l40s"}), ("oom", {"text": OOM})]
+    asked = [("train", TRAIN), ("serve", {"model": "qwen3-0.6b", "gpus": "l40s"}),
+             ("plan/serve", {"model": "qwen3-0.6b", "on": "l40s"}), ("oom", {"text": OOM})]
     subprocess.run([sys.executable, "-c", WITHOUT_NUMPY, json.dumps(asked)], check=True, timeout=120)
