@@ -2,6 +2,7 @@
 
 [ViT] transformers models/vit/modeling_vit.py `ViTPatchEmbeddings`: (image / patch)^2 positions and a class token
 [Whisper] models/whisper/modeling_whisper.py `WhisperEncoder.forward`: 3,000 frames, halved by the second convolution
+[Mllama] models/mllama/image_processing_mllama.py `pad_batches_and_tiles`: up to max_image_tiles, whatever the image
 [RoBERTa] models/roberta/modeling_roberta.py `create_position_ids_from_input_ids`, [OPT] models/opt/modeling_opt.py
 `OPTLearnedPositionalEmbedding`: the first two rows of the table stand for no position
 """
@@ -45,6 +46,13 @@ def image_positions(stack: Stack, image_size: int | None) -> int:
     if image_size is not None and vision.patch:
         return int((image_size // vision.patch[-1]) ** 2 + int(vision.class_token))
     return vision.positions or stack.positions
+
+
+def tiles_of(stack: Stack) -> int:
+    """Tiles that a tower reads of every image, which is filled up with empty ones: by the table that tells them apart;
+    1 where there is none [Mllama]."""
+    tables = [table.shape[1] for table in stack.extra if table.path == "vision.pre_tile"]
+    return tables[0] // stack.hidden if tables else 1
 
 
 def image_tokens(model: Model, image_size: int | None) -> int:
@@ -148,6 +156,9 @@ def _of_image(stack: Stack, image_size: int | None, positions: int) -> str:
     assert stack.vision is not None
     patch, token = stack.vision.patch[-1] if stack.vision.patch else 1, int(stack.vision.class_token)
     side = image_size or round((positions - token) ** 0.5) * patch
+    if (tiles := tiles_of(stack)) > 1:
+        return Note("images of {} tiles of {} x {} pixels, empty ones too, {} positions each", tiles, side, side,
+                    positions)
     if token:
         return Note(
             "images of {} x {} pixels, {} positions: patches of {} and a class token; --image-size says otherwise",

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
-from vramcast.blocks.lengths import image_positions
+from vramcast.blocks.lengths import image_positions, tiles_of
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.parts import EXPERTS, Sizes, norm_variant
@@ -320,7 +320,8 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
     if not patches or not job.workload.images:
         return None
     variant = replace(
-        sizes, hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images, masked=False, keys=None
+        sizes, hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images * tiles_of(stack),
+        masked=False, keys=None,
     )
     if job.engine_options.get("whole_towers"):
         variant = replace(variant, stored="full", left_whole=(), numerics=NUMERICS[job.plan.precision])

@@ -28,7 +28,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast.blocks.lengths import image_positions
+from vramcast.blocks.lengths import image_positions, tiles_of
 from vramcast.domain.model import MLP, Attention, Model, Stack
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.serving import Version
@@ -199,16 +199,10 @@ def _of_every_sequence(tower: Stack, settings: Settings) -> Images | None:
     """Llama 3.2 Vision's: as many images as sequences, whatever the batch's tokens [mllama]."""
     if settings.options.images == 0:
         return None
-    tiles, positions = _tiles(tower), image_positions(tower, None)
+    tiles, positions = tiles_of(tower), image_positions(tower, None)
     padded = ceil_div(positions, PADDED_TO) * PADDED_TO
     count = settings.max_sequences
     return Images(count, count * tiles * padded, count * tiles * positions)
-
-
-def _tiles(tower: Stack) -> int:
-    """Tiles of an image, by the table that tells them apart."""
-    table = next(parameter for parameter in tower.extra if parameter.path == "vision.pre_tile")
-    return table.shape[1] // tower.hidden
 
 
 def unknown_images(model: Model, settings: Settings) -> Iterator[str]:
