@@ -92,6 +92,8 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
     ("python examples/scripts/gold.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "GOLD is not "),
     ("python examples/scripts/online_dpo.py --model_name_or_path gpt2 --per_device_train_batch_size 8",
      "ONLINE_DPO is not modelled"),
+    ("accelerate launch dpo_online.py --model_name_or_path gpt2", "ONLINE_DPO is not modelled"),
+    ("accelerate launch sdft.py --model_name_or_path gpt2", "SDFT is not modelled"),
     ("llamafactory-cli train --stage ppo --do_train --finetuning_type lora", "'ppo' is not one of"),
     (f"trl sft {TRL} --accelerate_config mine.yaml", "mine.yaml"),
     (f"accelerate launch --cpu --num_processes 2 sft.py {TRL}", "cpu"),

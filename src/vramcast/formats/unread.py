@@ -101,8 +101,8 @@ class Tool(NamedTuple):
 
 OF_TRL: Final = (
     r"(?:run_)?(sft|dpo|kto|reward_modeling|reward|rloo|grpo|gspo|mpo|orpo|cpo|bco|tpo|xpo|ppo|gkd|gold|prm|nash_md|"
-    r"online_dpo)(?:_(?:vlm|vlm_gemma3|gemma3|gpt_oss|nemotron_3|tiny_aya_tool_calling|agent|continuous_batching|2048|"
-    r"tldr))?\.py"
+    r"online_dpo|dpo_online|async_grpo|sdft|sdpo|minillm)(?:_(?:vlm|vlm_gemma3|gemma3|gpt_oss|nemotron_3|"
+    r"tiny_aya_tool_calling|agent|continuous_batching|2048|tldr))?\.py"
 )
 """A script of TRL, by its trainer [TRL examples/scripts, trl/scripts]."""
 

@@ -94,7 +94,8 @@ METHODS: Final[dict[str, Method]] = {
 OTHERS: Final = ("bco", "xpo", "nash", "ppo", "gold", "online_dpo", "tpo")
 """Trainers of TRL that are named and not read."""
 
-CALLED: Final = {"reward_modeling": "reward", "gspo": "grpo", "mpo": "dpo", "nash_md": "nash"}
+CALLED: Final = {"reward_modeling": "reward", "gspo": "grpo", "mpo": "dpo", "nash_md": "nash",
+                 "dpo_online": "online_dpo"}
 """Name of a script -> its trainer, where it is another."""
 
 NAMED: Final = re.compile(rf"(?i)(?<![a-z])({'|'.join((*METHODS, *OTHERS))})(?![a-z])[ _-]?(?:trainer|config)?")
