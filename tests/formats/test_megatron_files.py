@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from vramcast.api import job_of
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.job import Job, Recompute
-from vramcast.domain.model import Attention, Head, MoE
+from vramcast.domain.model import Attention, Head, LinearAttention, MoE
 from vramcast.engines.megatron.options import Context, options_of
 from vramcast.formats.read import read_files
 from vramcast.formats.reading import Given
@@ -86,6 +87,30 @@ def test_modules_over_a_hybrid_pattern_are_what_stands_behind_it(tmp_path: Path)
     assert [(type(one.mixer), type(one.channel)) for one in found.model.mtp_layers] == [(Attention, MoE)] * 2
     refused = read(tmp_path, GPT | hybrid | {"--hybrid-layer-pattern": "M*E/M"})
     assert any("as *E, not for M" in str(one.why) for _, one in refused.unread)
+
+
+DELTA_NETS = {
+    "--num-layers": 6, "--experimental-attention-variant": "gated_delta_net", "--linear-attention-freq": 3,
+    "--linear-num-key-heads": 4, "--linear-num-value-heads": 8, "--linear-key-head-dim": 64,
+    "--linear-value-head-dim": 64,
+}
+
+
+@pytest.mark.parametrize(("frequency", "linear"), [
+    (3, [True, True, False] * 2), ("([1]*4+[0]*2)", [True] * 4 + [False] * 2),
+])
+def test_gated_delta_nets_stand_between_attention(tmp_path: Path, frequency: int | str, linear: list[bool]) -> None:
+    found = job(tmp_path, GPT | DELTA_NETS | {"--linear-attention-freq": frequency}).model
+    assert [isinstance(layer.mixer, LinearAttention) for layer in found.main.layers] == linear
+    inner = count_parameters(found).total - count_parameters(job(tmp_path, GPT | {"--num-layers": 6}).model).total
+    hidden = found.hidden  # in, convolution, decays and steps, norm, out; attention has four matrices and their biases
+    net = 2 * (4 * 64 + 8 * 64 + 8) * hidden + 4 * (2 * 4 * 64 + 8 * 64) + 2 * 8 + 64 + 8 * 64 * hidden
+    assert inner == sum(linear) * (net - 4 * hidden * hidden - 4 * hidden)
+
+
+def test_gated_delta_nets_of_pytorch_are_refused(tmp_path: Path) -> None:
+    given = read(tmp_path, GPT | DELTA_NETS | {"--deterministic-mode": True}, ENV_VARS=DETERMINISTIC)
+    assert any("gated delta nets in deterministic mode" in str(one.why) for _, one in given.unread)
 
 
 def test_a_growing_batch_is_as_large_as_it_becomes(tmp_path: Path) -> None:

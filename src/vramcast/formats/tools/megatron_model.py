@@ -139,6 +139,13 @@ MAMBA: Final = (
     Row("head_dim", "mamba-head-dim", 64),
     Row("num_groups", "mamba-num-groups", 8),
 )
+DELTA_NET: Final = (
+    Row("conv_kernel", "linear-conv-kernel-dim", 4),
+    Row("num_k_heads", "linear-num-key-heads", 16),
+    Row("num_v_heads", "linear-num-value-heads", 32),
+    Row("k_head_dim", "linear-key-head-dim", 128),
+    Row("v_head_dim", "linear-value-head-dim", 128),
+)
 TOP_K: Final = Row("top_k", "moe-router-topk", 2, "experts of a token")
 EXPERTS: Final = (
     Row("shared_width", "moe-shared-expert-intermediate-size", 0, "experts that every token visits"),

@@ -2,6 +2,7 @@
 
 [mlm] Megatron-LM megatron/training/arguments.py at d98e8a64; hybrid patterns:
 core/models/hybrid/hybrid_layer_allocation.py
+[GDN] core/models/gpt/experimental_attention_variant_module_specs.py, core/ssm/gated_delta_net/gdn.py
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from vramcast.domain.model import (
     Channel,
     Head,
     Layer,
+    LinearAttention,
     Mamba,
     Mixer,
     Model,
@@ -363,11 +365,29 @@ def _layers(arguments: Arguments) -> list[Layer]:
     if pattern := arguments.get("--hybrid-layer-pattern"):
         return _hybrid_layers(arguments, str(pattern).split("/")[0].replace("|", ""))
     count = int(arguments["--num-layers"])
-    kinds = _moe_layers(arguments, count)
+    kinds = zip(_moe_layers(arguments, count), _linear_layers(arguments, count), strict=True)
     return [
-        Layer(mixer=_mixer(arguments), channel=_moe(arguments) if moe else _mlp(arguments), norm=norm)
-        for moe in kinds
+        Layer(mixer=_delta_net(arguments) if linear else _mixer(arguments),
+              channel=_moe(arguments) if moe else _mlp(arguments), norm=norm)
+        for moe, linear in kinds
     ]
+
+
+def _linear_layers(arguments: Arguments, count: int) -> list[bool]:
+    """Which layers are gated delta nets: of each group of so many all but the last, or as a list says [GDN]."""
+    if arguments.get("--experimental-attention-variant") not in ("gated_delta_net", "gdn"):
+        return [False] * count
+    frequency = str(arguments.get("--linear-attention-freq"))
+    if frequency.isdecimal() and int(frequency):
+        return [(place + 1) % int(frequency) != 0 for place in range(count)]
+    return _flags("linear-attention-freq", frequency)
+
+
+def _delta_net(arguments: Arguments) -> LinearAttention:
+    if arguments.get("--deterministic-mode"):
+        raise Unsupported("gated delta nets in deterministic mode are written out in operators of PyTorch, which is "
+                          "not modelled; leave --deterministic-mode out")
+    return LinearAttention(**read_values(reader.DELTA_NET, arguments))
 
 
 def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
@@ -379,8 +399,13 @@ def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
     text = str(frequency)
     if text.isdecimal() and int(text):  # every so manieth, from the first
         return [place % int(text) == 0 for place in range(count)]
+    return _flags("moe-layer-freq", text)
+
+
+def _flags(name: str, text: str) -> list[bool]:
+    """A list as arguments write one: ([0]*1+[1]*15)."""
     if not re.fullmatch(r"[\[\]()*+,\d\s]+", text):
-        raise Unsupported("moe-layer-freq={!r} is not a list expression", text)
+        raise Unsupported("{}={!r} is not a list expression", name, text)
     parts = re.findall(r"\[([\d,\s]+)\]\s*(?:\*\s*(\d+))?", text)
     return [bool(flag) for body, times in parts for flag in list(ast.literal_eval(f"[{body}]")) * int(times or 1)]
 
