@@ -11,13 +11,16 @@ that of the autograd engine's thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vramcast.domain.job import Job
 from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor
 from vramcast.errors import Note
 from vramcast.lazy import lazy_pattern
 from vramcast.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from vramcast.domain.pipeline import DiffusionJob
 
 Version = tuple[int, ...]
 
@@ -113,7 +116,7 @@ def blas_workspace(num_bytes: int, *, whose: str = BOTH_THREADS, name: str = "cu
     )
 
 
-def blas_workspaces(job: Job, *, torch: Version | None = None) -> Program:
+def blas_workspaces(job: Job | DiffusionJob, *, torch: Version | None = None) -> Program:
     """Those of the thread that calls forward and of the autograd engine's.
 
     Args:

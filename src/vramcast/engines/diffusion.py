@@ -19,13 +19,13 @@ from msgspec.structs import replace
 
 from vramcast.blocks.diffusion import text
 from vramcast.blocks.diffusion.autoencoder_kl import encode
-from vramcast.blocks.diffusion.common import Step, adapted, adapts, network_of, weights_of
+from vramcast.blocks.diffusion.common import Step, adapted, adapts, count_elements, network_of, weights_of
 from vramcast.blocks.diffusion.unet import control, control_parameters
 from vramcast.blocks.diffusion.unet import forward as unet_forward
-from vramcast.domain.cublas import blas_workspace, workspace_bytes
+from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import AttentionKernel, Phase, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import Model
-from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, DiffusionJob, Flux, Pipeline, UNet
+from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, DiffusionJob, Flux, UNet
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, extent
 from vramcast.engines.diffusers import ITEMSIZES, Tensors, component_tensors, elements_of, latent_frames, unloaded
 from vramcast.engines.serving.weights import Formats, loaded
@@ -36,9 +36,6 @@ from vramcast.operators.eager import Array, Tape
 from vramcast.states.optimizers import optimizer
 from vramcast.states.steps import Weight, state_program, step_program, weight_program, weight_tensor
 from vramcast.units import FP32, HALF
-
-Held = tuple[Tensor, int]
-"""Equal weights, and how many there are."""
 
 
 class Types(NamedTuple):
@@ -121,18 +118,21 @@ class _Run:
         self.trainer = DIFFUSION[job.engine]
         self.rule = optimizer(job.plan.optimizer)
         self.full = job.plan.peft is None and job.setting.trains == "denoiser"
-        self.names, self.lacking = self._targets(str(self.network.__struct_config__.tag))
+        self.tag = str(self.network.__struct_config__.tag)
+        self.names = self._targets()
 
-    def _targets(self, tag: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    def _words(self) -> tuple[str, ...]:
+        """What adapters are put on, as the script says it."""
+        return self.job.setting.targets or self.trainer.targets.get(self.tag, self.trainer.targets[""])
+
+    def _targets(self) -> frozenset[str]:
         if self.job.plan.peft is None:
-            return frozenset(), ()
-        wanted = self.job.setting.targets or self.trainer.targets.get(tag, self.trainer.targets[""])
-        names, lacking = adapted(tag, wanted)
+            return frozenset()
+        names, lacking = adapted(self.tag, self._words())
         if lacking:
-            raise Unsupported(
-                "adapters on {} of {} are not modelled: no linear of its blocks is called so", ", ".join(lacking), tag
-            )
-        return names, lacking
+            raise Unsupported("adapters on {} of {} are not modelled: no linear of its blocks is called so",
+                              ", ".join(lacking), self.tag)
+        return names
 
     # what is held
 
@@ -145,7 +145,7 @@ class _Run:
         found = list(component_tensors(component, Formats(quantised, dtype)))
         return self._unswapped(found) if component.role == "denoiser" else found
 
-    def _unswapped(self, found: list[Held]) -> list[Held]:
+    def _unswapped(self, found: Tensors) -> Tensors:
         """What is on the card of weights and how many equal ones there are, where blocks wait on the host.
 
         Source: sd-scripts library/flux_models.py, sd3_models.py `enable_block_swap`
@@ -214,28 +214,24 @@ class _Run:
         return tape
 
     def _denoiser_learning(self) -> Learning:
-        job, types, network = self.job, self.types, self.network
-        peft, tag = job.plan.peft, str(network.__struct_config__.tag)
+        job, types, network, peft = self.job, self.types, self.network, self.job.plan.peft
         blocks: Counter[str] = Counter()
-        total = 0
         for owner, parameter, count in weights_of(network):
-            total += parameter.elements * count
             if count > 1:
                 blocks[f"denoiser.{owner}"] += parameter.elements
         learned_text = sum(elements_of(part.network) for part in self.pipeline.of_role("encoder")
                            if self.learning(part) and self.full)
-        unet = tag == "UNet2DConditionModel"
+        unet = self.tag == "UNet2DConditionModel"
         return Learning(
             full=self.full, of_text=job.setting.trains == "text-kv", width=types.width, autocast=types.autocast,
-            adapts=adapts(self.names),
-            rank=peft.rank if peft else 0, casts_input=self.trainer.casts_input,
+            adapts=adapts(self.names), rank=peft.rank if peft else 0, casts_input=self.trainer.casts_input,
             modulation=self.full or (job.setting.text_learns and not unet),
             checkpoint=job.plan.recompute is not Recompute.NONE,
             scores=job.plan.attention is AttentionKernel.EAGER,
             packed=(peft is not None and peft.base != "full") or bool(job.setting.weights),
             float8=job.setting.float8, frozen=FP32 if job.setting.distils == "apart" else 0,
             block_elements={} if unet else blocks,
-            elements=total + learned_text, workspaces=job.workspaces,
+            elements=count_elements(network) + learned_text, workspaces=job.workspaces,
         )
 
     def _text_learning(self, component: Component) -> Learning:
@@ -363,7 +359,7 @@ class _Run:
             largest = max(learned, key=lambda weight: weight.elements)
             update = step_program([replace(largest, repeats=1)], self.rule, kernel="loop")
         end = (*update, *(Free(tensor) for tensor in tape.kept))
-        first = (*self._workspaces(), *self._buckets(learned), *nodes, *state_program(learned, self.rule), *end)
+        first = (*blas_workspaces(self.job), *self._buckets(learned), *nodes, *state_program(learned, self.rule), *end)
         return self._load(learned), first, (*nodes, *end)
 
     def _learned(self, tape: Training) -> tuple[Weight, ...]:
@@ -388,10 +384,10 @@ class _Run:
 
     def _text_readers(self) -> tuple[Weight, ...]:
         """Copies of what makes keys and values of the text, which learn in the place of those that stay."""
-        network = self._unet()
         return tuple(
             Weight("custom attention", parameter.path, parameter.shape, count, self.types.width)
-            for _, parameter, count in weights_of(network) if parameter.path in ("attn2.k.weight", "attn2.v.weight")
+            for _, parameter, count in weights_of(self._unet())
+            if parameter.path in ("attn2.k.weight", "attn2.v.weight")
         )
 
     def _load(self, learned: tuple[Weight, ...]) -> Program:
@@ -447,11 +443,6 @@ class _Run:
         self._text(tape, component)
         return tape.program
 
-    def _workspaces(self) -> Program:
-        size = workspace_bytes(self.job.cluster.gpu.compute_capability, environment=self.job.env)
-        tensor = blas_workspace(size)
-        return (Alloc(tensor), Alloc(tensor))
-
     def _buckets(self, learned: tuple[Weight, ...]) -> Program:
         if self.job.cluster.count == 1:
             return ()
@@ -499,9 +490,7 @@ class _Run:
         if len(self.pipeline.denoisers) > 1:
             yield "one of the two denoisers is on the card and trained"
         if job.plan.peft is not None:
-            words = setting.targets or self.trainer.targets.get(
-                str(self.network.__struct_config__.tag), self.trainer.targets[""])
-            yield Note("adapters of rank {} on {}", job.plan.peft.rank, ", ".join(words))
+            yield Note("adapters of rank {} on {}", job.plan.peft.rank, ", ".join(self._words()))
 
 
 LARGEST_CLIP: Final = 1280
@@ -509,8 +498,3 @@ LARGEST_CLIP: Final = 1280
 
 LATENTS: Final = ("latents", "noise", "noisy latents", "target")
 """Of the size of a latent, beside forward and backward."""
-
-
-def num_parameters(pipeline: Pipeline) -> int:
-    """Of the network that is trained."""
-    return elements_of(pipeline.denoisers[0].network)

@@ -14,7 +14,8 @@ from vramcast.domain.pipeline import DiffusionJob
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.verdict import Fit
 from vramcast.domain.version import named, newer
-from vramcast.engines.diffusion import num_parameters, ranks
+from vramcast.engines.diffusers import elements_of
+from vramcast.engines.diffusion import ranks
 from vramcast.engines.training import DIFFUSION
 from vramcast.errors import InvalidSpec, Note, Unsupported, joined
 from vramcast.estimate.changes import best_first
@@ -39,7 +40,7 @@ def answer(job: DiffusionJob, *, with_changes: bool = True) -> Answer:
     fits = found.needed_bytes <= visible
     plain = Answer(
         question=question(job), fits=fits, capacity_bytes=visible, ranks=(found,),
-        num_parameters=num_parameters(job.pipeline),
+        num_parameters=elements_of(job.pipeline.denoisers[0].network),  # of what is trained
         assumptions=tuple(dict.fromkeys((*job.pipeline.notes, *job.assumed, *program.assumptions, NO_TIME))),
         warnings=program.warnings,
         ignored=newer(job.engine, job.engine_version or (), DIFFUSION[job.engine].newest),

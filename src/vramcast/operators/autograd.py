@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Final, NamedTuple
 
 from vramcast.domain.program import Category, Tensor
-from vramcast.operators.eager import Array, Shape, Storage, Tape
+from vramcast.operators.eager import Array, Shape, Storage, Tape, kernel_of_convolution
 from vramcast.units import FP32, round_up
 
 UNSHARED: Final = 2
@@ -420,14 +421,12 @@ class Training(Tape):
     ) -> Array:
         given = x
         x = self._narrow(x, name)
-        axes = len(x.shape) - 2
-        elements = x.shape[1] * out_channels
-        for size in (kernel,) * axes if isinstance(kernel, int) else kernel:
-            elements *= size
+        kernels = (kernel,) * (len(x.shape) - 2) if isinstance(kernel, int) else kernel
+        elements = x.shape[1] * out_channels * prod(kernels)
         learns = self.learning.full
         weight = self._weight(elements, learns=learns)
         out = super().conv(x, out_channels, kernel=kernel, stride=stride, padding=padding, name=name)
-        kind = _kernel(x.shape[1], elements == x.shape[1] * out_channels, stride)
+        kind = kernel_of_convolution(x.shape[1], kernels, (stride,) if isinstance(stride, int) else stride)
         moved = x.num_bytes + elements * x.width
         made = {phase: round(self.learning.workspaces.get(f"{kind} {phase}", 0) * (moved + more))
                 for phase, more in (("forward", 0), ("data", out.num_bytes), ("filter", out.num_bytes))}
@@ -523,17 +522,5 @@ class Training(Tape):
 
 FLOAT8_MAKING: Final = 2 * FP32 + 1
 """The product with a scale and its clamp in fp32, and the result [bytes of an element]."""
-
-NARROW_CHANNELS: Final = 4
-
-
-def _kernel(channels: int, is_pointwise: bool, stride: int | Shape) -> str:
-    """What kind of convolution cuDNN's heuristics take it for, as the trace tells them apart."""
-    if channels <= NARROW_CHANNELS:
-        return "narrow"
-    if is_pointwise:
-        return "pointwise"
-    return "dense" if stride == 1 else "strided"
-
 
 __all__ = ["Learning", "Training"]

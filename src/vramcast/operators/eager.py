@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.units import FP32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Shape = tuple[int, ...]
 
@@ -264,6 +264,21 @@ class Tape:
         lead = len(x.shape) - len(factor)
         sizes = (*x.shape[:lead], *(size * times for size, times in zip(x.shape[lead:], factor, strict=True)))
         return self.new(name, sizes, x.width)
+
+
+NARROW_CHANNELS: Final = 4
+"""Of an image: cuDNN has kernels of their own for so few."""
+
+
+def kernel_of_convolution(
+    channels: int, window: Iterable[int], stride: Iterable[int]
+) -> Literal["narrow", "pointwise", "dense", "strided"]:
+    """What kind of kernel cuDNN's heuristics take a convolution for, by the channels and window of its filter."""
+    if channels <= NARROW_CHANNELS:
+        return "narrow"
+    if all(size == 1 for size in window):
+        return "pointwise"
+    return "dense" if all(step == 1 for step in stride) else "strided"
 
 
 __all__ = ["FP32", "Array", "Tape"]

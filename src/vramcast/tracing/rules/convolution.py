@@ -27,11 +27,11 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.catalogue.contexts import Kernel, Phase, workspace_share
+from vramcast.operators.eager import kernel_of_convolution
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.layouts import CONTIGUOUS, allows_tf32, contiguous_copy, empty_in, num_bytes, suggested
 from vramcast.units import round_up
 
-NARROW_CHANNELS: Final = 4  # channels of an image: kernels of their own
 CHANNELS_AT_ONCE: Final = 16
 """Tensor cores read channels in multiples of 8 16-bit or 4 TF32 numbers: NVIDIA, Convolutional Layers User's Guide,
 section 1. Narrower tensors are padded [bytes]."""
@@ -64,11 +64,7 @@ class Problem(NamedTuple):
         """What kind of kernel the heuristics take it for."""
         if self.groups > 1:
             return "grouped"
-        if self.weight.size(1) <= NARROW_CHANNELS:
-            return "narrow"
-        if all(size == 1 for size in self.weight.size()[2:]):
-            return "pointwise"
-        return "dense" if all(step == 1 for step in self.stride) else "strided"
+        return kernel_of_convolution(self.weight.size(1), self.weight.size()[2:], self.stride)
 
     @property
     def layout(self) -> torch.memory_format:
