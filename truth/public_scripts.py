@@ -35,8 +35,10 @@ from vramcast.cli.shared import EXIT_DOES_NOT_FIT
 TABLE: Final = Path(__file__).with_suffix(".csv")
 ANSWERED, CRASHED, REFUSED = "answered", "crashed", "refused"
 KINDS: Final = {
-    "lacks a package": re.compile(r"which this Python does not have|wants another version of it|not installed"),
-    "lacks data": re.compile(r"which is not there|files that are not there|fetches something that does not answer"),
+    "lacks a package": re.compile(r"which this Python does not have|wants another version of it|not installed|"
+                                  r"is enough, as compiled modules"),
+    "lacks data": re.compile(r"which is not there|data are not there|files that are not there|"
+                             r"fetches something that does not answer"),
     "too slow": re.compile(r"was still running after"),
     "blamed": re.compile(r"the script itself failed|exited with"),
 }

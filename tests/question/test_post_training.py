@@ -243,10 +243,11 @@ def test_a_command_of_python_is_its_script(tmp_path, monkeypatch, target, argume
 
 def test_a_notebook_is_its_cells_of_python(tmp_path):
     cells = [["%matplotlib inline\n", "import torch"], ["%%bash\n", "ls"], ["if True:\n", "    !pip install x\n"]]
+    cells.append(["from __future__ import annotations\n", "print(1)"])  # any cell may have it
     given = [{"cell_type": "code", "source": cell} for cell in cells]
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [*given, {"cell_type": "markdown", "source": ["x"]}]}))
     job = build_script(str(tmp_path / "a.ipynb"), {})
-    assert job.text == "pass\nimport torch\nif True:\n    pass\n"
+    assert job.text == "from __future__ import annotations\npass\nimport torch\nif True:\n    pass\n\nprint(1)\n"
     with pytest.raises(SourceError, match="no notebook"):
         notebook_code("{}", "a.ipynb")
 

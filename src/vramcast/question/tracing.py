@@ -42,7 +42,7 @@ DEFAULT_GPU: Final = "h100-sxm-80gb"
 DTYPES: Final = ("fp32", "bf16", "fp16", "fp64")
 PARALLEL: Final = ("ddp", "fsdp", "fsdp2")
 GOALS: Final = ("batch", "seq-len")
-DATA: Final = ("seq", "rows", "image")
+DATA: Final = ("seq", "rows", "image", "vocab")
 LOADINGS: Final = ("lazy", "eager")
 MOST_STEPS: Final = 100
 LONGEST_RUN_S: Final = 86_400
@@ -102,8 +102,8 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
         "script", "values", Kind.NAMES, "train.py:42=0.5: what data would be at that line, where a script needs it"
     ),
     "data": Option(
-        "script", "data", Kind.NAMES, "seq=2048, rows=512 or image=512 (repeatable): tokens of a text, rows, pixels a "
-        "side of data that are not there and stood in for; by default seq=1024"
+        "script", "data", Kind.NAMES, "seq=2048, rows=512, image=512 or vocab=10000 (repeatable): tokens of a text, "
+        "rows, pixels a side, words of a corpus, of data that are not there and stood in for; by default seq=1024"
     ),
     "time-limit": Option("script", "time_limit", Kind.COUNT, "seconds the script may run; by default 300"),
 }
@@ -125,6 +125,7 @@ LARGEST_DIMENSION: Final = 1 << 40
 Value = bool | int | float
 
 NOTEBOOK: Final = ".ipynb"
+FUTURE: Final = "from __future__ import "
 STANDARD_INPUT: Final = "-"
 PYTHON: Final = re.compile(r"python[\d.]*")
 COMMANDS: Final = os.pathsep.join((str(Path(sys.executable).parent), "{}"))  # those of this environment first
@@ -169,6 +170,7 @@ def notebook_code(text: str, path: str) -> str:
         raise SourceError("{} is no notebook of Jupyter; give one, or a script", path) from None
     kept = [source for source in sources if not source.lstrip().startswith("%%") or source.lstrip()[2:6] == "time"]
     lines = "\n".join(kept).splitlines()
+    lines.sort(key=lambda line: not line.startswith(FUTURE))  # any cell may have them, and of a file only the top
     return "".join(f"{MAGIC.sub(INSTEAD_OF_MAGIC, line)}\n" for line in lines)
 
 

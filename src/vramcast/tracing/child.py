@@ -38,7 +38,8 @@ from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, Note, OutOfMemory, Unsupported, VramcastError
 from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.groups import parse_world
-from vramcast.tracing.environment.made_up import lacking, make
+from vramcast.tracing.environment.made_up import LISTING, lacking, make
+from vramcast.tracing.environment.rows import stood_in
 from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, folder_nearby, named_missing, stand_in_for
 from vramcast.tracing.script_parts import JOB, LONGEST_LINE, OUTPUT, ROOT
@@ -47,9 +48,9 @@ from vramcast.tracing.session import Session
 from vramcast.tracing.targets import words_of
 
 OF_SIMULATION: Final = re.compile(
-    r"cannot be called on meta tensors|not linked with support for|CUDA is not available|NVRTC|No CUDA GPUs|"
-    r"not compiled with CUDA|NVIDIA driver|access accelerator device|CUDA_HOME|on device meta\b|SparseMeta|"
-    r"'Meta' backend|NotInstalled"
+    r"cannot be called on meta tensors|convert meta device|not linked with support for|CUDA is not available|NVRTC|"
+    r"No CUDA GPUs|not compiled with CUDA|NVIDIA driver|access accelerator device|CUDA_HOME|on device meta\b|"
+    r"SparseMeta|'Meta' backend|NotInstalled"
 )
 """What C++ says of tensors without data, or of a build without CUDA, that a script would not hear on the card."""
 FETCHES: Final = (
@@ -60,6 +61,15 @@ NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
 RANKS: Final = re.compile(r"\b(?:LOCAL_)?RANK\b|\b(?:LOCAL_)?WORLD_SIZE\b|\bMASTER_(?:ADDR|PORT)\b")
 """What a line says that reads variables which only torchrun sets."""
 LAUNCHED: Final = "the script reads what torchrun sets, so it runs as its only rank; -- torchrun ... says how many"
+UNKNOWN_MODEL: Final = re.compile(r"Unrecognized model in (\S+?)\. ")
+NOT_KNOWN: Final = (
+    "it fetches something that does not answer; the catalogue does not have {} either: give the script a folder with "
+    "its config.json, or trace where the network is"
+)
+NO_ENVIRONMENT: Final = (
+    "it asks for an environment which this Python does not have ({}); install the package that has it, as "
+    "gymnasium[atari] or gymnasium[mujoco]"
+)
 LONGEST_FETCH: Final = 200  # of what a library says of it [characters]
 QUIET: Final = {
     "WANDB_MODE": "disabled", "SWANLAB_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -74,6 +84,17 @@ NOT_THERE: Final = (
 MADE_BY: Final = "it needs {!r}, which is not there, and which {} beside it writes: run that first"
 OTHER_VERSION: Final = "{} {} is installed, and the script wants another version of it: {}"
 NEEDS_PACKAGE: Final = "it asks for a package which this Python does not have: {}"
+STOOD_IN: Final = (
+    "data are not there, and what stands in for them ({}) is not as the script reads them ({}); put there what the "
+    "project's instructions prepare, a few samples of data are enough"
+)
+INSTALLS: Final = re.compile(
+    r"\bpip3? install\b|\b(?:is|are) not (?:currently )?installed\b|\bplease install\b|^'?\w+'? requires (?:either )?'",
+    re.IGNORECASE,
+)
+"""What says that a package is missing, whoever checks that."""
+OF_DATA: Final = (AssertionError, IndexError, KeyError, StopIteration, UnicodeError, ValueError, ZeroDivisionError)
+"""What comes of data that are not as a script reads them."""
 NONE_THERE: Final = "it needs files that are not there: {}"
 ITS_PYTHON: Final = "put {} on the path, its Python alone is enough, as compiled modules stand in: {}"
 NO_DEEPSPEED: Final = (
@@ -199,7 +220,7 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
         return InvalidSpec, Note(ITS_PYTHON, missing, str(error))
     if missing and (advised := advice(missing)):
         return InvalidSpec, advised
-    if isinstance(error, ModuleNotFoundError) and not error.name:  # of who checks what it requires
+    if _asks_for_package(error):
         return InvalidSpec, Note(NEEDS_PACKAGE, str(error))
     if isinstance(error, FileNotFoundError):
         missed, writer = str(error.filename or ""), _writer(str(error.filename or ""), job)
@@ -207,6 +228,13 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
         return InvalidSpec, known if missed else Note(NONE_THERE, words_of(error))
     if installed := _installed(error):
         return InvalidSpec, Note(OTHER_VERSION, *installed, str(error))
+    return _failed_itself(error, frames, job)
+
+
+def _failed_itself(
+    error: BaseException, frames: traceback.StackSummary, job: ScriptJob
+) -> tuple[type[VramcastError], Note]:
+    """Of an error that is not for want of a package or a file."""
     words = words_of(error) if str(error) or not frames else frames[-1].line or words_of(error)  # of a bare assertion
     said = Note("{}: {}", type(error).__name__, words)
     if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
@@ -217,8 +245,23 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
         return InvalidSpec, Note(FETCHES, said[:LONGEST_FETCH])
     if OF_SIMULATION.search(str(error)):
         return Unsupported, Note("the simulated card, not the script, stops here: {}", said)
+    if unknown := UNKNOWN_MODEL.search(str(error)):
+        return InvalidSpec, Note(NOT_KNOWN, unknown[1])
+    if type(error).__name__ in ("NameNotFound", "NamespaceNotFound") and type(error).__module__.startswith("gym"):
+        return InvalidSpec, Note(NO_ENVIRONMENT, str(error))
+    stand_ins = [*(Path(path.removeprefix(LISTING)).name for path in job.made), *stood_in()]
+    if stand_ins and isinstance(error, OF_DATA):
+        return InvalidSpec, Note(STOOD_IN, ", ".join(dict.fromkeys(stand_ins)), said[:LONGEST_FETCH])
     kind = OutOfMemory if isinstance(error, torch.OutOfMemoryError) else InvalidSpec
     return kind, Note("the script itself failed with {}", said)
+
+
+def _asks_for_package(error: BaseException) -> bool:
+    """Whether it is of who checks what a script requires: it names a package without a module of it being imported."""
+    if isinstance(error, ModuleNotFoundError) and not error.name:
+        return True
+    is_unnamed = isinstance(error, ImportError) and not error.name
+    return (is_unnamed or "NotInstalled" in type(error).__name__) and INSTALLS.search(str(error)) is not None
 
 
 def _writer(missed: str, job: ScriptJob) -> str:

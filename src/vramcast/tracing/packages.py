@@ -1,8 +1,8 @@
 """Packages that a script cannot go on without and this Python does not have.
 
-Loggers get a stand-in that does nothing, flash-attn, which cannot be installed without a compiler for CUDA, its few
-functions over the stand-in of its compiled part. A script is started anew with a stand-in only where it ended for want
-of the package: one that has an answer of its own to a missing package keeps it.
+Loggers, and what draws or prints, get a stand-in that does nothing, flash-attn, which cannot be installed without a
+compiler for CUDA, its few functions over the stand-in of its compiled part. A script is started anew with a stand-in
+only where it ended for want of the package: one that has an answer of its own to a missing package keeps it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dis import opmap
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -23,11 +24,21 @@ LOGGERS: Final = (
     "aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "tensorboard", "tensorboardX",
     "tensorboard_logger", "trackio", "visdom", "wandb",
 )
+SHOWING: Final = (
+    "GPUtil", "colorama", "coloredlogs", "colorlog", "icecream", "ipdb", "loguru", "matplotlib", "memory_profiler",
+    "plotly", "prettytable", "ptflops", "seaborn", "setproctitle", "tabulate", "termcolor", "thop", "torchinfo",
+    "torchsummary", "torchviz",
+)
+"""What draws, prints or counts for a reader."""
+IDLE: Final = LOGGERS + SHOWING
 FLASH: Final = "flash_attn"
-THEIRS: Final = ("google.protobuf",)
-"""What torch.utils.tensorboard imports beside tensorboard."""
+THEIRS: Final = {"tensorboard": "google.protobuf", "matplotlib": "mpl_toolkits"}
+"""What comes with it, or what torch.utils.tensorboard imports beside it."""
+VERSIONS: Final = ("version", "_version")
+"""Modules that a project writes when it is installed."""
+UNINSTALLED: Final = "{} is written where the project is installed: one that says 0.0.0 takes its place"
 MISSING: Final = re.compile(
-    rf"\b(?P<logger>{'|'.join(LOGGERS)})\b|(?P<flash>flash[-_]attn\b(?!_interface)|FlashAttention-?2)", re.IGNORECASE
+    rf"\b(?P<logger>{'|'.join(IDLE)})\b|(?P<flash>flash[-_]attn\b(?!_interface)|FlashAttention-?2)", re.IGNORECASE
 )
 """What says that one is missing, in the words of an ImportError."""
 LOGS_NOTHING: Final = "{} is not installed: a stand-in that does nothing takes its place"
@@ -61,10 +72,13 @@ PROJECT_NEARBY: Final = "{} holds modules that the script imports: it is on the 
 
 def named_missing(error: BaseException) -> str:
     """The package with a stand-in for want of which a script ended, "" where there is none."""
+    whole = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if whole.rpartition(".")[2] in VERSIONS and whole.rpartition(".")[0] in sys.modules:
+        return whole
     match = MISSING.search(str(error)) if isinstance(error, ImportError) or "install" in str(error) else None
     if match is None:
         return ""
-    name = FLASH if match["flash"] else next(name for name in LOGGERS if name.lower() == match["logger"].lower())
+    name = FLASH if match["flash"] else next(name for name in IDLE if name.lower() == match["logger"].lower())
     return "" if find_spec(name) is not None else name
 
 
@@ -121,10 +135,10 @@ def _is_known(root: str) -> bool:
 
 def stand_in_for(names: Sequence[str], folder: Path) -> Iterator[str]:
     """Make them found behind all that is installed; what is to be said of each."""
-    loggers = tuple(name for name in names if name != FLASH)
-    if loggers:
-        sys.meta_path.append(Loggers(loggers + (THEIRS if "tensorboard" in loggers else ())))
-    yield from map(LOGS_NOTHING.format, loggers)
+    idle = tuple(name for name in names if name != FLASH)
+    if idle:
+        sys.meta_path.append(StandIns(idle + tuple(THEIRS[name] for name in idle if name in THEIRS)))
+    yield from (Note(LOGS_NOTHING if name in IDLE else UNINSTALLED, name) for name in idle)
     if FLASH not in names:
         return
     packages = folder / "packages"
@@ -136,7 +150,7 @@ def stand_in_for(names: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 class NotInstalled(ModuleType):
-    """A logger, and every part of it: whatever is done with it comes to nothing."""
+    """One that is not needed, and every part of it: whatever is done with it comes to nothing."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"In the place of {name}, which is not installed.")
@@ -159,7 +173,23 @@ class NotInstalled(ModuleType):
         """Nothing was opened."""
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(())
+        """Nothing; as many of it as an assignment takes apart."""
+        frame = sys._getframe(1)
+        operation, number = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
+        return iter([self] * number if operation == opmap["UNPACK_SEQUENCE"] else [])
+
+    def __format__(self, _how: str) -> str:
+        return ""
+
+    def _other(self, other: Any) -> Any:
+        return other
+
+    __add__ = __radd__ = _other  # of texts
+
+    def _itself(self, _other: Any) -> Any:
+        return self
+
+    __mul__ = __rmul__ = __truediv__ = _itself  # of figures
 
     def __getitem__(self, _key: Any) -> Any:
         return self
@@ -171,7 +201,16 @@ class NotInstalled(ModuleType):
         return ()
 
 
-class Loggers(MetaPathFinder, Loader):
+class Version(ModuleType):
+    """Whatever it is asked for is the number of a version."""
+
+    def __getattr__(self, attribute: str) -> str:
+        if attribute in ("__path__", "__file__", "__all__", "__wrapped__"):
+            raise AttributeError(attribute)
+        return "0.0.0"
+
+
+class StandIns(MetaPathFinder, Loader):
     """Finds them, after all else has failed to."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -182,7 +221,9 @@ class Loggers(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if is_meant else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return NotInstalled(spec.name)
+        parent, _, name = spec.name.rpartition(".")
+        is_version = name in VERSIONS and parent not in self._names and spec.name in self._names
+        return (Version if is_version else NotInstalled)(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """There is nothing to it."""

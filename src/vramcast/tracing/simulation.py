@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.domain.program import Category
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.timing.roofline import Operation
 from vramcast.tracing.call import Call, Kernels, Rule, as_on_host
 from vramcast.tracing.costs import num_bytes, operation_of
@@ -37,6 +37,9 @@ _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 MOVE: Final = "aten._to_copy"  # what `.to` calls to move a tensor
 COPY: Final = "aten.copy_"
 MOVES: Final = frozenset({MOVE, COPY})
+TAKES_MASKS: Final = {"aten.masked_fill": 1, "aten.masked_fill_": 1, "aten.where": 0}
+"""Operator -> where among its arguments a mask is [pytorch 1.2 release notes, "bool"]."""
+BYTES_AS_MASK: Final = "{} takes masks of bool only now, and the script gives bytes: they are read so, as they were"
 READ: Final = "aten._local_scalar_dense"  # a number comes to the host, which waits for it
 MOVED_BACK: Final = "ToCopyBackward0"  # the formula of moves between devices
 READS_VALUES: Final = frozenset({"aten._pack_padded_sequence"})
@@ -60,6 +63,7 @@ class Simulation(TorchDispatchMode):
         self.in_flight: dict[int, torch.Tensor] = {}  # key of a collective's result -> input, until someone waits
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
         self.data: dict[str, int] = {}  # sizes that data have where they stand in for what is not there
+        self.stood_in: list[str] = []  # data sets of the hub in whose place rows stand
         self.compiles_for = 0  # compute capability x 10 of the card that torch's compiler is at work for
         self.folder = Path()  # for files that stand in for what a run would fetch
         self.led: Callable[[Any], Any] = lambda path: path  # where a file that C opens is for this run
@@ -100,6 +104,8 @@ class Simulation(TorchDispatchMode):
         if operator.is_view:
             return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
+        if operator.name in TAKES_MASKS:
+            args = self._with_bool_mask(operator, args)
         device = self.placement.of(operator, args, kwargs)
         if device is None:
             return func(*args, **kwargs)
@@ -109,6 +115,15 @@ class Simulation(TorchDispatchMode):
         if device is self.memory.host and operator.name == MOVE and kwargs.get("non_blocking"):
             self._pin(args[0], out)
         return out
+
+    def _with_bool_mask(self, operator: Operator, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Bytes that are a mask, viewed as bool: as older scripts give them and torch no longer takes them."""
+        place = TAKES_MASKS[operator.name]
+        mask = args[place]
+        if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.uint8:
+            return args
+        self.assumptions.note(Note(BYTES_AS_MASK, operator.name), self.origins.place())
+        return *args[:place], mask.view(torch.bool), *args[place + 1:]
 
     def log_calls(self) -> None:
         """Write down every call on a card's tape from now on."""

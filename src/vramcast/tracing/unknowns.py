@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from vramcast.errors import InvalidSpec, Note
 from vramcast.question.tracing import Value
@@ -120,9 +121,11 @@ class Unknowns:
         value = given if given is not None else FLOAT if tensor.is_floating_point() else 0
         self._noted(value, self._maker(tensor), place)
         resident = self._simulation.memory.of(tensor)
+        size = tensor.size() if resident is None else (tensor.untyped_storage().nbytes() // tensor.itemsize,)
+        with no_dispatch():  # a large one would be without data
+            whole = torch.full(size, value, dtype=tensor.dtype)
         if resident is None:
-            return torch.full(tensor.size(), value, dtype=tensor.dtype)
-        whole = torch.full((tensor.untyped_storage().nbytes() // tensor.itemsize,), value, dtype=tensor.dtype)
+            return whole
         if resident.device is self._simulation.memory.host:
             resident.twin = whole.untyped_storage()  # `.numpy()` shares its memory
         return torch.as_strided(whole, tensor.size(), tensor.stride(), tensor.storage_offset())

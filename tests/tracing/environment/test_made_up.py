@@ -82,14 +82,48 @@ import json, wave
 rows = json.load(open("alpaca.json"))
 assert {"instruction", "output"} <= set(rows[0]) and len(rows) == 7, rows[0]
 text = open("input.txt").read()
-assert "quick" in text and [row["instruction"] + row["output"] for row in rows]
+assert len(set(text.split())) == 500 and len(set(text)) == 65 and [row["instruction"] + row["output"] for row in rows]
 assert wave.open(open("sounds/one.wav", "rb")).getframerate() == 22050
 """
 
 
 def test_rows_texts_and_sounds_stand_in(run):
-    said = "\n".join(run(ROWS, data={"rows": 7}))
+    said = "\n".join(run(ROWS, data={"rows": 7, "vocab": 500}))
+    assert "65 different ones and 500 different words" in said
     assert "7 rows of" in said and "input.txt: there is no such file" in said and "sounds" in said
+
+
+LISTS = """
+import json, os, zipfile
+from PIL import Image
+with open("voc/sets/train.txt") as file:
+    for line in file.read().splitlines():
+        assert os.path.isfile("voc/images/" + line + ".jpg")
+        mask = "voc/SegmentationClass/" + line + ".png"
+        assert os.path.isfile(mask)
+assert Image.open(mask).mode == "L"
+vocabulary = {word for line in open("wikitext-2/train.txt") for word in line.split()}
+assert len(vocabulary) == 33_278
+if not os.path.exists("cifar10-32x32.zip"):
+    raise FileNotFoundError(2, "No such file", "cifar10-32x32.zip")
+with zipfile.ZipFile(open("cifar10-32x32.zip", "rb")) as archive:
+    labels = dict(json.loads(archive.read("dataset.json"))["labels"])
+    assert max(labels.values()) == 9 and Image.open(archive.open(next(iter(labels)))).size == (32, 32)
+if not os.path.isdir("photos"):
+    raise RuntimeError("dataset photos not found")
+assert all(os.path.relpath(entry.path, "photos") == entry.name for entry in os.scandir("photos"))
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("PIL"), reason="needs Pillow")
+def test_lists_of_images_and_sizes_that_names_say_stand_in(run):
+    said = "\n".join(run(LISTS, data={"image": 32}))
+    assert "train.txt: there is no such file; a list of 512 names stands in" in said
+
+
+def test_what_a_stand_in_is_not_is_never_blamed_on_the_script(run):
+    with pytest.raises(InvalidSpec, match=r"data are not there, and what stands in for them \(clicks\.txt\) is not as"):
+        run("int(open('clicks.txt').readline())\n")
 
 
 OTHERS = """
@@ -128,6 +162,13 @@ import torch
 from torch._six import container_abcs, inf
 assert collections.Iterable is container_abcs.Iterable and np.float is float and np.Inf == inf
 assert not hasattr(np, "nothing") and not hasattr(collections, "nothing")
+scores, mask = torch.zeros(4, 4, device="cuda", requires_grad=True), torch.ones(4, 4, dtype=torch.uint8)
+scores.masked_fill(mask.cuda(), -1e9).sum().backward()
+assert torch.zeros(4, 4).masked_fill(mask, 2.0).sum() == 32 == torch.where(mask, mask + 1, mask).sum()
+class Endless(torch.utils.data.Sampler):
+    def __init__(self, data):
+        super().__init__(data)
+Endless([1])
 assert torch.stft(torch.zeros(2, 100, device="cuda"), 16, window=torch.ones(16, device="cuda")).shape == (2, 9, 26, 2)
 """
 
@@ -135,7 +176,23 @@ assert torch.stft(torch.zeros(2, 100, device="cuda"), 16, window=torch.ones(16, 
 def test_names_that_packages_removed_answer_and_are_told(run):
     said = "\n".join(run(OLDER))
     assert all(f"has no {name} any more" in said for name in ("container_abcs", "float", "Iterable"))
-    assert "return_complex" in said
+    assert "return_complex" in said and "aten.masked_fill takes masks of bool only now" in said and "Sampler" in said
+
+
+LARGE = """
+import torch
+array = torch.zeros(1 << 25, device="cuda").cpu().numpy()  # more than is kept with data on the host
+assert array.shape == (1 << 25,)
+"""
+
+
+def test_large_arrays_of_unknown_values_are_real(run):
+    assert run(LARGE)
+
+
+def test_a_check_for_a_package_is_no_failure_of_the_script(run):
+    with pytest.raises(InvalidSpec, match="asks for a package which this Python does not have"):
+        run("raise ImportError('to use 8-bit Adam, please pip install nothing_of_that_name')\n")
 
 
 WRITTEN = """

@@ -62,6 +62,7 @@ def test_local_files_of_rows_that_are_not_there_are_noticed(files, lacks):
 
 @pytest.mark.parametrize(("text", "arguments", "columns"), [
     ("tokenizer(samples['quote']); model(batch[\"input_ids\"]); config['quiet']; row['body']", (), ["quote", "body"]),
+    ("rows['sides'] = 1; rows['sides']; {'embeds': embeds.cpu()}; batch['embeds']; row['body']", (), ["body"]),
     ("RLOOTrainer(); rows.map(prompt, remove_columns=['messages', 'problem']); x['problem']", (),
      ["prompts", "solution", "messages", "problem"]),
     ("SFTTrainer(rows)", ("--dataset_field", "query", "response"), ["messages", "response", "query"]),

@@ -29,11 +29,11 @@ from vramcast.tracing.environment.rows import SEQUENCE, picture
 from vramcast.tracing.simulation import Simulation
 
 STANDS_IN: Final = "{}: its files are not there; as many black images of the same size stand in"
-NO_FOLDER: Final = "{}: there is no such folder; {} black images of {} x {} of {} classes stand in"
+NO_FOLDER: Final = "{}: there is no such folder; {:,} black images of {} x {} of {} classes stand in"
 NO_TOKENS: Final = "{}: there is no such file; {:,} zeros stand in for its tokens"
 NO_SHARDS: Final = "{}: no file is named so; two files of {:,} zeros stand in for their tokens"
-NO_PICTURES: Final = "{}: its files are not there; {} black images of {} x {} stand in"
-CLASSES, IMAGES, WIDTH, HEIGHT = 1000, 2048, 500, 375
+NO_PICTURES: Final = "{}: its files are not there; {:,} black images of {} x {} stand in"
+CLASSES, IMAGES, WIDTH, HEIGHT = 1000, 1 << 16, 500, 375  # images as many as fill the largest batches of a cluster
 TOKENS: Final = 1 << 22
 SHOWN: Final = 2
 """Classes of a folder whose images are shown: a script may know fewer of its own data than ImageNet has."""

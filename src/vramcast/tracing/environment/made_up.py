@@ -17,9 +17,10 @@ import re
 import string
 import traceback
 import wave
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import count, islice, product
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any, Final
@@ -53,7 +54,11 @@ from vramcast.tracing.simulation import Simulation, running
 FOLDER: Final = "{}: there is no such folder; {} files stand in: {}"
 SHARDS: Final = "{}: there is no such folder; a file of {:,} zeros stands in for the tokens of each split"
 BELOW: Final = "{}: files that are opened there are not there; black images, silence and the like stand in"
-TEXT: Final = "{}: there is no such file; English text of {:,} characters stands in"
+TEXT: Final = (
+    "{}: there is no such file; text of {:,} characters stands in, {} different ones and {:,} different words, from "
+    "which the script may take its vocabulary (--data vocab=COUNT)"
+)
+NAMES: Final = "{}: there is no such file; a list of {} names stands in, and black images of these names"
 LINES: Final = "{}: there is no such file; {:,} rows of {} stand in, texts of up to {:,} tokens (--data seq=COUNT)"
 ANNOTATED: Final = "{}: there is no such file; annotations of {:,} images with {} objects each stand in"
 REPOSITORY: Final = "{}: there is no such folder; the files of {} stand in, as they would be fetched there"
@@ -67,7 +72,18 @@ VOCABULARY: Final = 32_000  # of Llama's first two and Mistral's first tokenizer
 SOUND: Final = "{}: there is no such file; silence of {} s at {:,} Hz stands in"
 FILES: Final = 512  # of a folder
 NAME: Final = "{}_{:06}{}"  # of an image: many scripts read its class there
-CHARACTERS: Final = 1 << 20
+CHARACTERS: Final = 1 << 19
+WORDS: Final = 10_000
+WORDS_OF: Final = {
+    "wikitext-103": 267_735, "wikitext103": 267_735, "wikitext-2": 33_278, "wikitext2": 33_278,
+}
+"""Part of a path -> words of that corpus's vocabulary [Merity et al., arXiv:1609.07843, table 1]; others have as many
+as Penn Treebank [Mikolov et al., Interspeech 2010]."""
+WORDS_A_LINE: Final = 16
+SIDES: Final = re.compile(r"(?<!\d)(\d{2,4})x\1(?!\d)")
+CLASSES_OF: Final = {"cifar100": 100, "cifar10": 10, "imagenet": 1000}
+"""Part of an archive's name -> classes; beside its images they lie as StyleGAN2-ADA and EDM read them [NVlabs/edm
+training/dataset.py `ImageFolderDataset._load_raw_labels`]."""
 LETTERS: Final = string.ascii_letters + " !$&',-.3:;?"
 """With a new line the 65 characters of Tiny Shakespeare, as networks of characters take their vocabulary from there
 [karpathy/nanoGPT data/shakespeare_char/readme.md]."""
@@ -98,6 +114,8 @@ ABSENT: Final = re.compile(r"\bnot found\b|\bdoes(?: not|n't) exist\b|\bmissing\
 LOOKS: Final = re.compile(r"^\s*(?:if|assert)\b.*\b(?:exists|is_?file|is_?dir)\(", re.MULTILINE)
 """What looks whether something is there, before an error that need not say what."""
 LINES_BEFORE: Final = 2
+LISTING: Final = "names:"
+"""Before the path of a text that is made anew, as a list of names."""
 LEAST_NAME: Final = 5  # of a file, for it to be told from other words [characters]
 OF_CLASSES: Final = re.compile(r"mask|segment|label|annot|gtfine", re.IGNORECASE)
 """Names of folders whose images hold a class for each pixel."""
@@ -127,6 +145,8 @@ def lacking(overlay: Overlay, error: BaseException, script: str, printed: str = 
         paths += overlay.missed
     if isinstance(error, FileNotFoundError):  # of what `torch.load` went on without: what else it says nobody knows
         paths = [path for path in paths if not path.endswith(OF_TENSORS)]
+    if listing := _list_of_names(overlay):
+        return listing
     path = next((path for path in reversed(paths) if _is_made(path, text)), "")
     if folder := _repository(path):
         return folder[0]
@@ -151,13 +171,14 @@ def _is_made(path: str, text: str) -> bool:
         return False
     if _repository(path):
         return True
+    if not suffix and PurePath(path).name in WHOLE:
+        return not Path(path).exists()
     if not suffix:
         return any(words.search(text) for words in (SPEAKS_OF_IMAGES, SPEAKS_OF_SOUNDS, SPEAKS_OF_TOKENS))
     if suffix == ".csv":
         return PurePath(path).stem in SERIES
     if suffix == ".zip":  # of images alone, whose size networks may take from there
-        simulation = running()
-        return simulation is not None and "image" in simulation.data and bool(SPEAKS_OF_IMAGES.search(text))
+        return bool(_side_of(path) and SPEAKS_OF_IMAGES.search(text))
     if suffix == ".gz":
         return PurePath(path).stem in WHOLE or PurePath(path).stem.endswith(".txt")
     return suffix in MAKERS and (not suffix.startswith(".json") or bool(ANNOTATIONS.search(path) or _columns(text)))
@@ -192,13 +213,45 @@ def make(path: str, overlay: Overlay, simulation: Simulation, script: str) -> No
         simulation.assumptions.note(Note(REPOSITORY, path, found[1]))
         return
     text = project_text(script)
-    if PurePath(path).suffix:
+    if path.startswith(LISTING):
+        _make_list(path.removeprefix(LISTING), overlay, text, simulation)
+        return
+    if PurePath(path).suffix or PurePath(path).name in WHOLE:
         place = Path(overlay.made_path(path))
-        simulation.assumptions.note(MAKERS[place.suffix.lower()](place, path, text, simulation))
+        maker = MAKERS.get(place.suffix.lower(), _make_text)
+        simulation.assumptions.note(maker(place, path, text, simulation))
+        if place.suffix == ".txt":
+            overlay.texts.append(path)
         return
     overlay.made.append(path)
     overlay.make = lambda given: _below(given, overlay, text, simulation)
     simulation.assumptions.note(_folder(path, overlay, text, simulation))
+
+
+def _list_of_names(overlay: Overlay) -> str:
+    """A text that stands in and whose lines the script takes for names of images, "" where there is none."""
+    for path in overlay.texts:
+        with Path(overlay.made_path(path)).open(encoding="utf-8") as file:
+            line = file.readline().strip()
+        names = {line, line.partition(" ")[0]}
+        if any(PurePath(missed).stem in names and _is_image(missed) for missed in overlay.missed):
+            return LISTING + path
+    return ""
+
+
+def _is_image(path: str) -> bool:
+    return PurePath(path).suffix.lower() in KINDS
+
+
+def _make_list(path: str, overlay: Overlay, text: str, simulation: Simulation) -> None:
+    """Write names in the place of a text; an image of one of them is there wherever it is looked for."""
+    names = [f"{number:06}" for number in range(FILES)]
+    Path(overlay.made_path(path)).write_text("\n".join(names) + "\n", encoding="utf-8")
+    overlay.named = frozenset(names)
+    overlay.make_named = lambda given: None if not _is_image(given) else MAKERS[PurePath(given).suffix.lower()](
+        Path(overlay.made_path(given)), given, text, simulation
+    )
+    simulation.assumptions.note(Note(NAMES, path, FILES))
 
 
 def _make_original(path: str, overlay: Overlay) -> None:
@@ -266,20 +319,52 @@ def _make_image(place: Path, path: str, _text: str, simulation: Simulation) -> N
     return Note(IMAGE, path, width, height)
 
 
-def _make_archive(place: Path, path: str, _text: str, simulation: Simulation) -> Note:
-    side = simulation.data["image"]
+def _side_of(path: str) -> int:
+    """Pixels a side of images in an archive: those asked for, or those that its name says; 0 where nobody says so."""
+    simulation, named = running(), SIDES.search(PurePath(path).stem)
+    asked = 0 if simulation is None else simulation.data.get("image", 0)
+    return asked or (int(named[1]) if named else 0)
+
+
+def _make_archive(place: Path, path: str, _text: str, _simulation: Simulation) -> Note:
+    side = _side_of(path)
     with ZipFile(place, "w") as archive:
-        for number in range(FILES):
-            archive.writestr(NAME.format(number % 2, number, ".png"), picture(side, side))
+        names = [NAME.format(number % 2, number, ".png") for number in range(FILES)]
+        for name in names:
+            archive.writestr(name, picture(side, side))
+        classes = next((count for part, count in CLASSES_OF.items() if part in PurePath(path).stem.lower()), 0)
+        if classes:
+            labels = [[name, (number - FILES) % classes] for number, name in enumerate(names)]
+            archive.writestr("dataset.json", json.dumps({"labels": labels}))
     return Note(ARCHIVE, path, FILES, side, side)
 
 
-def _make_text(place: Path, path: str, _text: str, _simulation: Simulation) -> Note:
-    line = (SENTENCE.strip() if place.suffix == ".gz" else f"{SENTENCE.strip()}\n{LETTERS}") + "\n"
-    characters = WHOLE.get(PurePath(path).stem, CHARACTERS)
-    text = (line * (characters // len(line) + 1))[:characters].encode()
-    place.write_bytes(gzip.compress(text, 1) if place.suffix == ".gz" else text)
-    return Note(TEXT, path, characters)
+def _make_text(place: Path, path: str, _text: str, simulation: Simulation) -> Note:
+    if characters := WHOLE.get(PurePath(path).stem):
+        line = f"{SENTENCE.strip()}\n"
+        text, words = (line * (characters // len(line) + 1))[:characters], len({*SENTENCE.split()})
+    else:
+        known = (count for part, count in WORDS_OF.items() if part in path.lower())
+        words = simulation.data.get("vocab") or next(known, WORDS)
+        text = _text_of_words(words, CHARACTERS)
+    place.write_bytes(gzip.compress(text.encode(), 1) if place.suffix == ".gz" else text.encode())
+    return Note(TEXT, path, len(text), len({*text[: len(text) // 2]}), words)
+
+
+def _text_of_words(words: int, characters: int) -> str:
+    """Lines of so many different words, and one of every letter, over again until they have that length."""
+    first = LETTERS.split()  # two: a space is among them
+    letters = string.ascii_lowercase
+    made = ("".join(some) for length in count(4) for some in product(letters, repeat=length))
+    all_words = [*first, *islice(made, max(0, words - len(first)))]
+    lines = [LETTERS, *(" ".join(some) for some in batched(all_words[len(first):], WORDS_A_LINE))]
+    text = "\n".join(lines) + "\n"
+    return text * max(1, characters // len(text))
+
+
+def batched(values: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Parts of so many each; itertools has it since Python 3.12."""
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def _make_empty(place: Path, path: str, _text: str, _simulation: Simulation) -> Note:

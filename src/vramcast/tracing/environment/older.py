@@ -30,6 +30,7 @@ from vramcast.tracing.simulation import Simulation, running
 REMOVED: Final = "{} has no {} any more, which the script uses: {} takes its place"
 POSITIONAL: Final = "{} takes its arguments by name only now, and the script gives them by position"
 REAL_STFT: Final = "torch.stft asks for return_complex now, which the script leaves out: real numbers come, as they did"
+OF_SAMPLER: Final = "torch's Sampler takes no data any more, which the script gives it: it goes without them"
 OF_NUMPY: Final[Mapping[str, Any]] = {
     "float": float, "int": int, "object": object, "str": str, "complex": complex, "float_": np.float64,
     "complex_": np.complex128, "bool8": np.bool_, "Inf": math.inf, "Infinity": math.inf, "infty": math.inf,
@@ -74,6 +75,14 @@ def patch_older(patches: Patches, simulation: Simulation) -> None:
         return torch.view_as_real(stft(input, *args, return_complex=True, **how))
 
     patches.set(torch, "stft", transformed)
+    sampler: Any = torch.utils.data.Sampler
+
+    def of_data(self: Any, data_source: Any = None) -> None:
+        if data_source is not None:  # which it was asked for until torch 2.2, and never kept
+            simulation.assumptions.note(OF_SAMPLER, simulation.origins.place())
+
+    if sampler.__init__ is object.__init__:
+        patches.set(sampler, "__init__", of_data)
 
 
 def _answer(patches: Patches, module: Any, names: Mapping[str, Any], *, is_for_all: bool = False) -> None:

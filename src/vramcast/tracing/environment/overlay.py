@@ -53,6 +53,9 @@ class Overlay:
         self.listed: dict[str, str] = {}  # folder whose names were asked for -> as it was given
         self.made: list[str] = []  # folders that stand in for some that are not there
         self.make: Callable[[str], None] = lambda _path: None  # what makes files below them that are opened
+        self.texts: list[str] = []  # texts that stand in
+        self.named: frozenset[str] = frozenset()  # of files that lists which stand in hold
+        self.make_named: Callable[[str], object] = lambda _path: None  # what makes one of them that is looked at
         self._real = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
 
     def for_reading(self, path: Any) -> Any:
@@ -74,7 +77,13 @@ class Overlay:
         return found
 
     def for_looking(self, path: Any) -> Any:
-        """Where to find a path that is looked at: a sound is made for that, as its length is known by its size."""
+        """Where to find a path that is looked at: a sound is made for that, as its length is known by its size, and
+        what lists that stand in name."""
+        if self.named and isinstance(path, (str, os.PathLike)):
+            stem = os.path.splitext(os.path.basename(os.fsdecode(path)))[0]
+            given = self._absolute(path) if stem in self.named else None
+            if given is not None and not self._lexists(given) and not self._lexists(self._root + given):
+                self.make_named(given)
         is_sound = self.made and isinstance(path, (str, os.PathLike)) and os.fsdecode(path).endswith(SOUNDS)
         return self.for_opening(path) if is_sound else self.for_reading(path)
 
@@ -203,7 +212,7 @@ class Overlay:
             with self._real["scandir"](folder) as entries:
                 for entry in entries:
                     if folder != path or f"{given}/{entry.name}" not in self.removed:
-                        found.setdefault(entry.name, entry)
+                        found.setdefault(entry.name, entry if folder == path else _Entry(entry, os.fsdecode(path)))
         return _Entries(iter(found.values()))
 
     def _absolute(self, path: Any) -> str | None:
@@ -229,6 +238,19 @@ class Overlay:
         if not self._lexists(parent):
             self._make_parents(parent)
             self._real["mkdir"](parent)
+
+
+class _Entry:
+    """An `os.DirEntry` of ours, as it would lie in the folder that was asked for."""
+
+    def __init__(self, entry: Any, folder: str) -> None:
+        self._entry, self.name, self.path = entry, entry.name, os.path.join(folder, entry.name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def __fspath__(self) -> str:
+        return self.path
 
 
 class _Entries:

@@ -31,7 +31,7 @@ from vramcast.errors import Note
 from vramcast.tracing.environment.hub import answers
 from vramcast.tracing.environment.patches import Answer
 from vramcast.tracing.packages import own_files
-from vramcast.tracing.simulation import Simulation
+from vramcast.tracing.simulation import Simulation, running
 
 ETT: Final = ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL")
 TARGET: Final = "OT"  # of all of them, last
@@ -127,6 +127,10 @@ SUBSCRIPT: Final = re.compile(
 """How scripts name a column of a row or a batch of rows."""
 REMOVED: Final = re.compile(r"remove_columns(?:=|\()\[([^\]]*)\]")
 RENAMED: Final = re.compile(r"rename_column\([\"'](\w+)[\"'],\s*[\"'](\w+)")
+MADE: Final = re.compile(
+    r"\[[\"'](\w+)[\"']\]\s*=(?!=)|[\"'](\w+)[\"']\s*:\s*\w+\.(?:cpu|detach|numpy|tolist)\("
+)
+"""How scripts add a column: by assignment, or out of a tensor as `Dataset.map` takes it."""
 OF_BATCHES: Final = (
     "attention_mask", "decoder_input_ids", "input_ids", "input_values", "labels", "length", "pixel_values",
     "text_target", "token_type_ids",
@@ -225,6 +229,7 @@ def _stand_in(path: str, subset: str, split: Any, simulation: Simulation, *, is_
         series = SERIES[subset]
         named = {"date": series.dates, **{name: [0.0] * series.rows for name in series.columns}}
         return _of_splits(library, library.Dataset.from_dict(named), split, is_streamed)
+    simulation.stood_in.append(path)
     columns = _columns(subset)
     count = simulation.data.get("rows", ROWS)
     tokens = simulation.data.get("seq", SEQUENCE)
@@ -240,6 +245,12 @@ def _stand_in(path: str, subset: str, split: Any, simulation: Simulation, *, is_
         rows = rows.cast_column(name, feature)
     rows.info.description = DESCRIPTION
     return _of_splits(library, rows, split, is_streamed)
+
+
+def stood_in() -> list[str]:
+    """Data sets of the hub whose rows stand in, of the simulation that runs."""
+    simulation = running()
+    return [] if simulation is None else simulation.stood_in
 
 
 def _of_splits(library: Any, rows: Any, split: Any, is_streamed: bool) -> Any:
@@ -309,7 +320,8 @@ def columns_in(text: str, asked: Set[str], subset: str = "") -> tuple[str, ...]:
             return taken
         return *next((names for names in texts if words.issuperset(names)), texts[0]), *label
     known = (*CONVERSATIONS, *LONG, *BRIEF, *LABELS, *IMAGES, "answers", "idx", "id", "translation")
-    others = tuple(dict.fromkeys((*SUBSCRIPT.findall(text), *removed)))
+    added = {name for names in MADE.findall(text) for name in names}
+    others = tuple(name for name in dict.fromkeys((*SUBSCRIPT.findall(text), *removed)) if name not in added)
     found = tuple(name for name in known if name in words)
     found += tuple(name for name in others if name not in (*known, *OF_BATCHES, *SPLITS))
     if removed:  # as a tokenised data set keeps no text: one that is not removed is none of its columns
