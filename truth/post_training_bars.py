@@ -11,9 +11,9 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import correlation, median
 from typing import Any, Final
 
 from truth.contract import STEP_TIME, Refused
@@ -71,7 +71,8 @@ def _most(fits: Callable[[int], bool], most: int) -> int:
 
 
 def rankings(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Pairs of step times of one table that are predicted in their order, as Kendall's rank correlation."""
+    """Whether step times of one table are predicted in their order: Spearman's rank correlation, and Kendall's, which
+    counts pairs."""
     tables: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         table = f"{row['framework']} {row['version']}, {row['source'].get('path', '')}"
@@ -79,13 +80,20 @@ def rankings(rows: list[dict[str, Any]]) -> Iterator[str]:
             tables[table] += [(one.predicted, one.measured) for one in predict(row) if one.level == STEP_TIME]
         except (Refused, VramcastError):
             continue
-    found = []
     for table, times in tables.items():
         pairs = [(mine, its) for place, mine in enumerate(times) for its in times[:place] if mine[1] != its[1]]
         if len(times) >= FEW:
-            found.append(sum(1 if (mine[0] > its[0]) is (mine[1] > its[1]) else -1 for mine, its in pairs) / len(pairs))
+            in_order = sum(1 if (mine[0] > its[0]) is (mine[1] > its[1]) else -1 for mine, its in pairs) / len(pairs)
+            by_rank = correlation(*map(_ranks, zip(*times, strict=True)))
             errors = median(abs(predicted / measured - 1) for predicted, measured in times)
-            yield f"ranking of {table}: {found[-1]:.2f} over {len(times)} step times, median error {errors:.0%}"
+            yield (f"ranking of {table}: {by_rank:.2f} (pairs {in_order:.2f}) over {len(times)} step times, median "
+                   f"error {errors:.0%}")
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The place of each in order; equal ones share theirs."""
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
 
 
 def least_resources(rows: list[dict[str, Any]]) -> Iterator[str]:
