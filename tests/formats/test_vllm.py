@@ -33,6 +33,9 @@ def with_network(line: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("arguments", "said"), [
     ("--max-cudagraph-capture-size 64", ("largest-graph=64",)),
     ("--cuda-graph-sizes 64", ("largest-graph=64",)),
+    ("--enable-chunked-prefill=false", ("chunked-prefill=false",)),
+    ("--no-enable-chunked-prefill", ("chunked-prefill=false",)),
+    ("--enable-chunked-prefill", ("chunked-prefill=true",)),
     ("--cuda-graph-sizes 1 2 4", ("graph-sizes=3",)),
     ("--attention-backend flashinfer", ("attention-backend=FLASHINFER",)),
     ("--attention-config.backend TRITON_ATTN_VLLM_V1", ("attention-backend=TRITON_ATTN",)),

@@ -42,6 +42,25 @@ def test_only_the_last_stage_draws_tokens() -> None:
     assert {rank.role for rank in deployment.ranks} == {"first stage", "last stage"}
 
 
+@pytest.mark.parametrize(("engine", "asked", "context", "tokens"), [
+    ("vllm@0.5.3", None, 8192, 8192), ("vllm@0.5.3", False, 8192, 8192), ("vllm@0.5.3", True, 8192, 512),
+    ("vllm@0.5.3", None, 65536, 512), ("vllm@0.5.3", False, 65536, 65536), ("vllm@0.5.2", None, 65536, 65536),
+    ("vllm@0.7", None, 65536, 2048), ("vllm@0.9", False, 8192, 2048), ("vllm@0.19", False, 65536, 65536),
+])
+def test_prompts_are_cut_by_version_and_wish(engine: str, asked: bool | None, context: int, tokens: int) -> None:
+    said = () if asked is None else (f"chunked-prefill={str(asked).lower()}",)
+    job = serve_job_of({"model": "llama-3.1-8b", "gpus": "l40s", "engine": engine, "context": context,
+                        "engine-option": said})
+    assert settings_of(job).batched_tokens == tokens
+
+
+def test_steps_shorter_than_the_context_need_prompts_that_are_cut() -> None:
+    short = {"context": 8192, "batched_tokens": 4096, "gpus": "l40s"}
+    with pytest.raises(InvalidSpec, match="refuses steps shorter than the context of 8,192"):
+        ask("llama-3.1-8b", engine_option=("chunked-prefill=false",), **short)
+    assert any("--enable-chunked-prefill" in note for note in ask("llama-3.1-8b", "vllm@0.6", **short).assumptions)
+
+
 def test_matrices_of_four_bits_are_unpacked_for_their_product() -> None:
     packed = ask("llama-3.1-8b", "vllm@0.9", weights="nf4", max_sequences=1, batched_tokens=8192)
     plain = ask("llama-3.1-8b", "vllm@0.9", max_sequences=1, batched_tokens=8192)

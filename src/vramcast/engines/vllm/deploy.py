@@ -226,6 +226,12 @@ def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
         found.append(Note("{:,} tokens a step, vLLM's default", tokens))
     if plan.memory_fraction is None and plan.cache_bytes is None:
         found.append(Note("gpu-memory-utilization {:g}, vLLM's default", settings.memory_fraction))
+    if settings.options.chunked_prefill is False and settings.chunks:
+        found.append(Note("prompts are cut into chunks all the same: vLLM's V1 engine asks nobody before 0.11.1"))
+    elif settings.options.chunked_prefill is None and not settings.v1 and tokens < job.context and plan.batched_tokens:
+        found.append(Note("--enable-chunked-prefill, without which vLLM refuses steps shorter than the context"))
+    elif not settings.chunks and settings.v1 and generates(job.model):
+        found.append(Note("prompts are not cut into chunks: the time is that of steps that may end within one"))
     if settings.attention != attention_backend(job, None):
         found.append(Note("attention by {}: the time is that of vLLM's own choice", settings.attention))
     return tuple(found)

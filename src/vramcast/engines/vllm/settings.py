@@ -49,6 +49,7 @@ class Options(Struct, frozen=True):
     mamba_ssm_cache_dtype: str = "auto"  # --mamba-ssm-cache-dtype: of recurrent states
     allow_long: bool = False  # VLLM_ALLOW_LONG_MAX_MODEL_LEN
     attention_backend: str | None = None  # --attention-backend, before 0.14 VLLM_ATTENTION_BACKEND
+    chunked_prefill: bool | None = None  # --enable-chunked-prefill: whether prompts are cut where a step ends
 
 
 LATENT_BACKENDS: Final = {
@@ -72,7 +73,7 @@ KNOWN: Final[dict[str, Known]] = {
     "videos": Known(int, least=0, most=1 << 16, about="towers"),
     "graph-sizes": Known(int, most=1 << 16), "largest-graph": Known(int, most=1 << 16),
     "mm-encoder-tp-mode": Known(str, choices=("weights", "data"), about="towers"), "graphs-in-budget": FLAG,
-    "flashinfer-sampler": FLAG,
+    "flashinfer-sampler": FLAG, "chunked-prefill": FLAG,
     "attention-backend": Known(str, choices=tuple(ATTENTION_BACKENDS), about="attention"),
     "mamba-ssm-cache-dtype": Known(str, choices=("auto", *STATE_WIDTHS), about="states"), ALLOW_LONG: FLAG,
 }
@@ -145,7 +146,16 @@ V0_TOKENS: Final = 2048
 V0_POOLING_TOKENS: Final = 32768
 V0_IMAGE_TOKENS: Final = 5120
 V0_CHUNKS_ABOVE: Final = 32768
-"""The V0 engine takes whole prompts, unless the context is longer than this [sched]."""
+V0_CHUNKS_SINCE: Final[Version] = (0, 5, 3)
+V0_LATENT_WHOLE_SINCE: Final[Version] = (0, 8)
+"""Unasked the V0 engine takes whole prompts, but where the context is longer than that, since then; not with latent
+attention, since then [args]."""
+
+V0_CHUNKS: Final[tuple[tuple[Version, int], ...]] = (((0, 6, 5), 2048), ((0, 4, 2), 512), ((0, 0), 768))
+"""First version -> tokens of its steps where it cuts prompts [sched; wheels 0.4.1 to 0.8.5]."""
+
+CHUNKS_ASKED_SINCE: Final[Version] = (0, 11, 1)
+"""Before, the V1 engine cuts prompts whatever is asked [args `_set_default_args_v1`]."""
 
 FRACTION_SINCE: Final[tuple[tuple[Version, float], ...]] = (((0, 20), 0.92), ((0, 0), 0.90))
 """Version -> default gpu_memory_utilization [cache]."""
@@ -189,6 +199,7 @@ class Settings(Struct, frozen=True):
     prefix_caching: bool
     blas_workspace: int  # of cuBLAS [bytes]
     attention: str  # whose kernels attend
+    chunks: bool  # a prompt may be cut where a step is full
     options: Options
 
     @property
@@ -218,7 +229,13 @@ def settings_of(job: ServeJob) -> Settings:
         raise InvalidSpec("vLLM's V1 engine has no {}; leave v1=true out", job.model.name)
     if v1 and backend == FIRST_ENGINE_ALONE:
         raise InvalidSpec("attention-backend {}: vLLM's V1 engine does not have it", backend)
-    sequences, tokens = _batch(job, options, v1=v1)
+    chunks = _chunks(job, options.chunked_prefill, v1=v1)
+    sequences, tokens = _batch(job, options, v1=v1, chunks=chunks)
+    if tokens < job.context and not chunks and generates(job.model):
+        raise InvalidSpec(
+            "batched-tokens={}: vLLM refuses steps shorter than the context of {:,} where it does not cut prompts; "
+            "leave it out, or ask for chunked prefill", tokens, job.context
+        )
     second = v1 and uses_runner_2(job.model, version)
     overlapped = v1 and version >= VLLM_AHEAD_SINCE
     batches = plan.pp + 1 if second and overlapped else max(2 if overlapped else 1, plan.pp)
@@ -239,6 +256,7 @@ def settings_of(job: ServeJob) -> Settings:
             job.cluster.gpu.compute_capability, torch=next(torch for since, torch in TORCH_SINCE if version >= since)
         ),
         attention=attention_backend(job, backend),
+        chunks=chunks,
         options=options,
     )
 
@@ -285,18 +303,19 @@ def _takes_flashinfer(job: ServeJob) -> bool:
     return sm in BLACKWELL or (second and version >= PRIORITIES_SINCE)
 
 
-def _batch(job: ServeJob, options: Options, *, v1: bool) -> tuple[int, int]:
+def _batch(job: ServeJob, options: Options, *, v1: bool, chunks: bool) -> tuple[int, int]:
     """Sequences and tokens of the largest batch."""
     plan, model = job.plan, job.model
     if v1:
         batch = card_batch(job.cluster.gpu, job.version)
         sequences = plan.max_sequences or batch.sequences
         tokens = batch.offline_tokens if options.offline else batch.server_tokens
-        if not generates(model):
+        if not (chunks and generates(model)):
             tokens = max(tokens, job.context)  # nothing that reads both ways is cut into chunks
     else:
         sequences = plan.max_sequences or V0_SEQUENCES
-        tokens = max(V0_TOKENS, 0 if _chunks(job) else job.context)
+        cut = next(size for since, size in V0_CHUNKS if last_patch(job.version) >= since)
+        tokens = cut if chunks else max(V0_TOKENS, job.context)
         tokens = max(tokens, V0_IMAGE_TOKENS if sees(model) else 0, V0_POOLING_TOKENS if not generates(model) else 0)
     tokens = plan.batched_tokens or min(tokens, sequences * job.context)
     return min(sequences, tokens), tokens
@@ -312,11 +331,21 @@ def card_batch(gpu: Gpu, version: Version) -> Batch:
     return LARGE if gpu.visible_bytes >= LARGE_CARD and not small else SMALL
 
 
-def _chunks(job: ServeJob) -> bool:
-    """Whether the V0 engine cuts long prompts into chunks."""
+def _chunks(job: ServeJob, asked: bool | None, *, v1: bool) -> bool:
+    """Whether prompts are cut into chunks."""
+    version = last_patch(job.version)
+    if v1:
+        return asked is not False or version < CHUNKS_ASKED_SINCE
+    if asked is not None:
+        return asked
+    if job.plan.batched_tokens and job.plan.batched_tokens < job.context:
+        return True  # the only way to have such steps
     plain = not (sees(job.model) or job.plan.lora_slots or job.plan.draft)
-    windows = any(isinstance(run.layer.mixer, Attention) and run.layer.mixer.window for run in job.model.main.runs)
-    return job.context > V0_CHUNKS_ABOVE and plain and not windows and generates(job.model)
+    mixers = [run.layer.mixer for run in job.model.main.runs]
+    windows = any(isinstance(mixer, Attention) and mixer.window for mixer in mixers)
+    latent = version >= V0_LATENT_WHOLE_SINCE and any(isinstance(mixer, MultiLatentAttention) for mixer in mixers)
+    unasked = version >= V0_CHUNKS_SINCE and job.context > V0_CHUNKS_ABOVE
+    return unasked and plain and not windows and not latent and generates(job.model)
 
 
 def _prefix_caching(job: ServeJob, *, v1: bool) -> bool:

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, Final
 
-from vramcast.domain.serving import ServeJob
+from vramcast.domain.serving import ServeJob, Version
 from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.vllm.settings import ATTENTION_BACKENDS, BACKEND_ARGUMENT_SINCE, KNOWN
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
@@ -43,6 +43,9 @@ SHORT: Final = {
 
 
 NAMES: Final = argument_names(vllm_logs.GIVEN)
+
+NO_SINCE: Final[Version] = (0, 8)
+"""Flags have a `--no-` form [vllm/engine/arg_utils.py]."""
 
 VLLM_DRAFTS: Final = {**written(vllm_logs.DRAFTS), "model": "draft_model"}
 
@@ -91,6 +94,8 @@ def _own(values: Watched) -> dict[str, Any]:
         options.append("hybrid-manager=false")
     if (states := values.get("mamba_ssm_cache_dtype")) is not None:
         options.append(f"mamba-ssm-cache-dtype={states}")
+    if (chunks := values.flag("enable_chunked_prefill")) is not None:
+        options.append(f"chunked-prefill={str(chunks).lower()}")
     if (backend := _attention(values)) is not None:
         options.append(f"attention-backend={backend}")
     if "data" in (values.get("mm_encoder_tp_mode"), values.flag("enable_multimodal_encoder_data_parallel") and "data"):
@@ -291,6 +296,15 @@ def _draft_lines(order: Order) -> list[Line]:
     return [Line("speculative-config", json.dumps(config), f"{kind} proposes tokens")]
 
 
+def _chunk_lines(version: Version, chunks: bool | None) -> Table:
+    """Whether prompts are cut, where the question says."""
+    if chunks is None:
+        return ()
+    if version < NO_SINCE:
+        return (Line("enable-chunked-prefill", str(chunks), "prompts are cut where a step is full"),)
+    return (Line(f"{'' if chunks else 'no-'}enable-chunked-prefill", True, "prompts are cut where a step is full"),)
+
+
 def _option_lines(order: Order) -> Table:
     """Engine options that are options of the command line."""
     ask = order.ask
@@ -303,6 +317,7 @@ def _option_lines(order: Order) -> Table:
               Line("limit-mm-per-prompt", json.dumps(limits), f"{' and '.join(limits)}s in a prompt")),
         *when(order.job.version >= BACKEND_ARGUMENT_SINCE,
               Line("attention-backend", ask("option.attention-backend"), "whose kernels attend")),
+        *_chunk_lines(order.job.version, ask("option.chunked-prefill")),
         Line("mm-encoder-tp-mode", ask("option.mm-encoder-tp-mode"), "how ranks share the towers"),
         Line("max-cudagraph-capture-size", ask("option.largest-graph"), "largest batch with a graph"),
         Line("disable-hybrid-kv-cache-manager", ask("option.hybrid-manager") is False,
