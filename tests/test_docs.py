@@ -14,6 +14,14 @@ def test_every_shown_output_is_what_the_command_prints(path: Path) -> None:
     assert shown_again(text) == text, f"{path.name} is stale: run python -m tools.docs"
 
 
+def test_every_trace_shown_is_what_the_command_prints() -> None:
+    """Alone, for the environment that has their libraries: the other commands are asked where torch is missing."""
+    pytest.importorskip("torch")
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        assert shown_again(text, only_traces=True) == text, f"{path.name} is stale: run python -m tools.docs"
+
+
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_every_table_is_what_its_source_says(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
