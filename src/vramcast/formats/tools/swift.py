@@ -33,14 +33,18 @@ from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
 from vramcast.formats.tools.swift_former import (
+    BEHIND,
+    DTYPES,
     HEADLESS,
     OWN_HEAD,
     RATED,
     TASKS,
     is_former,
+    of_a_file,
     read_former,
     taught,
     texts_of,
+    types_of,
 )
 from vramcast.formats.tools.transformers import ARGUMENTS, LISA, arguments_of, liger_of
 from vramcast.formats.tools.trl import generation_of
@@ -81,8 +85,6 @@ KERNELS: Final = {
     "sdpa": None, "flex_attention": "flash", "eager": "eager",
 }
 """`attn_impl` -> kernel; None: as PyTorch chooses."""
-
-DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 DEEPSPEED: Final = presets("swift", "deepspeed")
 """`zero_optimization` of the files that come with ms-swift, by the names that stand for them."""
@@ -165,19 +167,6 @@ def _of_ray(values: Watched) -> int | None:
 def files_of(config: Config) -> list[str]:
     """The file that a command's arguments stand in."""
     return [one.name for one in of_a_file(_of_command(command_of(config, _score).words)[1], "swift")[:1]]
-
-
-def of_a_file(words: tuple[str, ...], tool: str) -> tuple[Unread, ...]:
-    """The file that a command's arguments stand in, and what goes before it [swift cli/main.py `parse_yaml_args`]."""
-    if "--use_ray" in words and "--config" in words[:-1]:  # [swift ray/megatron/__init__.py]
-        return (Unread(words[words.index("--config") + 1].rpartition("/")[2], ELSEWHERE, file=tool),)
-    if not words or not words[0].endswith((".yaml", ".yml", ".json")):
-        return ()
-    beside = tuple(Unread(word[:80], BEHIND) for word in words[1:] if word.startswith("--"))
-    return (Unread(words[0], ELSEWHERE, file=tool), *beside)
-
-
-BEHIND: Final = "stands behind a file of arguments, where it is not read; put it in the file"
 
 
 def _score(words: tuple[str, ...]) -> int:
@@ -388,12 +377,8 @@ def _attention(values: Watched) -> dict[str, Any]:
 
 
 def _precision(values: Watched, *, sharded: bool) -> dict[str, Any]:
-    """Weights in `torch_dtype` under autocast [swift base_args/model_args.py `_init_mixed_precision`]."""
-    dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
-    if not dtype:
-        values.refuse("torch_dtype", "one of {}", ", ".join(DTYPES), option="precision")
-    half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
-    wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
+    """Weights in `torch_dtype` under autocast."""
+    dtype, half, wide = types_of(values)
     values.get("tf32")
     if not wide and not half:
         return {"precision": dtype}

@@ -1,4 +1,4 @@
-"""ms-swift's arguments before release 3: `--sft_type`, `--model_type`, `--dtype`, `--batch_size`.
+"""Parts of reading ms-swift that its two programs share, and its arguments before release 3: `--sft_type`, `--dtype`.
 
 [swift 1.5] modelscope/ms-swift 97e4d198b swift/llm/utils/argument.py `SftArguments`, swift/llm/sft.py
 [swift 2] modelscope/ms-swift 2.5 swift/llm/utils/argument.py
@@ -17,7 +17,14 @@ from typing import Any, Final
 
 from vramcast.catalogue.formats import networks_of
 from vramcast.errors import Note
-from vramcast.formats.reading import ELSEWHERE, Reading, Unread, lengths_of, shown, together
+from vramcast.formats.reading import (
+    ELSEWHERE,
+    Reading,
+    Unread,
+    lengths_of,
+    shown,
+    together,
+)
 from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
 from vramcast.formats.tools.trl import generation_of
 from vramcast.formats.watched import Known, Watched
@@ -214,3 +221,31 @@ def _adapters(values: Watched, kind: Any, stored: str) -> dict[str, Any]:
         "lora-targets": ",".join(SPLIT.get(word, word) for word in map(str, named)),
     }
     return found | ({"base-weights": stored} if stored else {})
+
+
+DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def types_of(values: Watched) -> tuple[str, bool, bool]:
+    """The type of weights ("": none that is known, which is said), and whether fp16 and bf16 are switched on.
+
+    Source: [swift] base_args/model_args.py `_init_mixed_precision`
+    """
+    dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
+    if not dtype:
+        values.refuse("torch_dtype", "one of {}", ", ".join(DTYPES), option="precision")
+    half, wide = values.flag("fp16"), values.flag("bf16")
+    return dtype, dtype in ("fp16", "fp32") if half is None else half, dtype == "bf16" if wide is None else wide
+
+
+def of_a_file(words: tuple[str, ...], tool: str) -> tuple[Unread, ...]:
+    """The file that a command's arguments stand in, and what goes before it [swift cli/main.py `parse_yaml_args`]."""
+    if "--use_ray" in words and "--config" in words[:-1]:  # [swift ray/megatron/__init__.py]
+        return (Unread(words[words.index("--config") + 1].rpartition("/")[2], ELSEWHERE, file=tool),)
+    if not words or not words[0].endswith((".yaml", ".yml", ".json")):
+        return ()
+    beside = tuple(Unread(word[:80], BEHIND) for word in words[1:] if word.startswith("--"))
+    return (Unread(words[0], ELSEWHERE, file=tool), *beside)
+
+
+BEHIND: Final = "stands behind a file of arguments, where it is not read; put it in the file"

@@ -42,18 +42,15 @@ from vramcast.formats.tools import hf_command, megatron
 from vramcast.formats.tools.megatron_bridge import OF_THE_HUB, placed
 from vramcast.formats.tools.rollout_engine import REPLAYED
 from vramcast.formats.tools.swift import (
-    BEHIND,
-    DTYPES,
     ROLLOUT,
     SWIFT,
     frozen,
     frozen_parts,
     learning_towers,
-    of_a_file,
     processes,
     with_environment,
 )
-from vramcast.formats.tools.swift_former import texts_of
+from vramcast.formats.tools.swift_former import BEHIND, of_a_file, texts_of, types_of
 from vramcast.formats.watched import Known, Watched
 
 KEPT: Final = (
@@ -416,15 +413,11 @@ def _arguments(values: Watched) -> dict[str, Any]:
 
 
 def _precision(values: Watched) -> dict[str, Any]:
-    """16 bits, as the checkpoint's, which is taken to be bf16 [swift base_args/model_args.py `_init_mixed_precision`].
+    """16 bits, as the checkpoint's, which is taken to be bf16.
 
     What is trained in fp32 is not: fp16 is switched on for it.
     """
-    dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
-    if not dtype:
-        values.refuse("torch_dtype", "one of {}", ", ".join(DTYPES), option="precision")
-    half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
-    wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
+    _, half, wide = types_of(values)
     return {"--fp16": True} if half else {"--bf16": True} if wide else {}
 
 

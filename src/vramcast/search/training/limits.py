@@ -25,6 +25,11 @@ from vramcast.errors import InvalidSpec, Note, joined
 
 if TYPE_CHECKING:  # it needs NumPy, which the search of servers and pages without it have not
     from vramcast.search.training.pool import Candidate, Candidates, Rule
+from vramcast.blocks.parameters.model import count_parameters
+from vramcast.domain.planning import (
+    Space,
+)
+from vramcast.search.training.pool import Candidate, Candidates, Rule
 
 
 def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
@@ -314,3 +319,19 @@ def _point(candidate: Candidate, rule: Rule) -> Point:
         cost_per_million_tokens=cost, unit=job.cluster.price.currency if job.cluster.price else "GPU-hours",
         on_front=True,
     )
+
+
+def large_enough(space: Space, clusters: list[Cluster]) -> list[Cluster]:
+    """Clusters whose cards together hold the weights at all; where none does, the one with the most memory.
+
+    Every engine keeps each weight in 16 bits or more on some card, unless it is offloaded or a quantised base.
+    """
+    kept = [cluster for cluster in clusters if holds_weights(space, cluster)]
+    return kept or [max(clusters, key=lambda cluster: cluster.count * cluster.gpu.visible_bytes)]
+
+
+def holds_weights(space: Space, cluster: Cluster) -> bool:
+    """Whether the cards together hold the weights in 16 bits, where they must."""
+    if space.offload_parameters != ("none",) or (space.plan.peft and space.plan.peft.base != "full"):
+        return True
+    return cluster.count * cluster.gpu.visible_bytes >= 2 * count_parameters(space.model).total

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
@@ -47,7 +46,9 @@ from vramcast.search.training.limits import (
     by_machine,
     cheapest_of_alike,
     comparable,
+    holds_weights,
     label,
+    large_enough,
     missed_limits,
     points,
     reasons_of,
@@ -168,22 +169,6 @@ def best_job(space: Space, limits: Limits, goal: Goal) -> Job | None:
     """The best plan of a space, None where none fits and leaves free what it is to."""
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len))
     return next((found.job for found in looked.found(space.clusters, 1)), None)
-
-
-def large_enough(space: Space, clusters: list[Cluster]) -> list[Cluster]:
-    """Clusters whose cards together hold the weights at all; where none does, the one with the most memory.
-
-    Every engine keeps each weight in 16 bits or more on some card, unless it is offloaded or a quantised base.
-    """
-    kept = [cluster for cluster in clusters if holds_weights(space, cluster)]
-    return kept or [max(clusters, key=lambda cluster: cluster.count * cluster.gpu.visible_bytes)]
-
-
-def holds_weights(space: Space, cluster: Cluster) -> bool:
-    """Whether the cards together hold the weights in 16 bits, where they must."""
-    if space.offload_parameters != ("none",) or (space.plan.peft and space.plan.peft.base != "full"):
-        return True
-    return cluster.count * cluster.gpu.visible_bytes >= 2 * count_parameters(space.model).total
 
 
 def _machine(cluster: Cluster) -> tuple[object, ...]:
