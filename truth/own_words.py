@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from truth.contract import Refused
-from truth.rows.asked import Row, figure, question
+from truth.rows.asked import Row, figure, question, refuse_other_jobs, vision_learns
 from vramcast.errors import VramcastError
 
 FSDP: Final = (
@@ -107,7 +107,7 @@ def unsloth(values: Mapping[str, Any]) -> str:
         "per_device_train_batch_size", "gradient_accumulation_steps", "optim", "max_steps", "packing")}
     trains["max_steps"] = int(trains["max_steps"] or 60)
     if "all linear" in str(adapts["target_modules"]):
-        loader, adapts = "FastModel", adapts | {"target_modules": None, "finetune_vision_layers": False}
+        loader, adapts = "FastModel", adapts | {"target_modules": None, "finetune_vision_layers": values[VISION]}
     lines = [f"from unsloth import {loader}", f"model, tokenizer = {loader}.from_pretrained({_call(loads)})"]
     if values.get("r") is not None:
         lines.append(f"model = {loader}.get_peft_model(model, {_call(adapts)})")
@@ -126,6 +126,9 @@ class Written(NamedTuple):
     """Of the file."""
     text: Callable[[Mapping[str, Any]], str]
 
+
+VISION: Final = "vision"
+"""Beside a row's values: whether the vision tower is adapted, too."""
 
 WRITTEN: Final = {
     "fms-hf-tuning sft_trainer": Written("run.sh", tuning), "fsdp_qlora train.py": Written("run.sh", fsdp_qlora),
@@ -149,13 +152,21 @@ def own_question(row: Row, folder: Path, place: Path) -> dict[str, Any] | None:
     if written is None or "options" not in row["ask"]:
         return None
     path = place / written.name
-    path.write_text(written.text(config["values"]), encoding="utf-8")
+    values = config["values"] | ({VISION: vision_learns(row)} if written.text is unsloth else {})
+    path.write_text(written.text(values), encoding="utf-8")
     options = question(row, folder)
-    return {"from": (path,)} | {name: options[name] for name in ("model", "gpus", "engine")}
+    # a size of images that the row does not know either
+    unsaid = {"ignore-unread": True} if values.get(VISION) else {}
+    return {"from": (path,)} | unsaid | {name: options[name] for name in ("model", "gpus", "engine")}
 
 
 def in_own_words(row: Row, folder: Path) -> str | None:
-    """Whether a row's file and its options are the same question: SAME, or what is wrong; None without a file."""
+    """Whether a row's file and its options are the same question: SAME, or what is wrong; None without a file, or
+    where the row says that its options ask another job."""
+    try:
+        refuse_other_jobs(row)
+    except Refused:
+        return None
     with tempfile.TemporaryDirectory() as place:
         own = own_question(row, folder, Path(place))
         if own is None:

@@ -16,11 +16,16 @@ from truth.coverage import coverage, held
 from truth.documented import commands_in, laid, scripted
 from truth.guarded import PUBLISHED as guarded_PUBLISHED
 from truth.guarded import VERDICTS, run
-from truth.own_words import SAME, WRITTEN, in_own_words
+from truth.own_words import SAME, WRITTEN, in_own_words, own_question
 from truth.page import COLUMNS, PAGE, TRACED, address, document, text_of
+from truth.rows.asked import question
 from truth.score import PUBLISHED, PUBLISHED_FILES, group_of, level_of, main, percentile, score_row, statistics_of
 from truth.tables import recorded_file
 from truth.tool_files import asked, questions_of
+from vramcast.api import job_of
+from vramcast.engines.eager.question import recipe_of
+from vramcast.engines.eager.recipe import elements, weights
+from vramcast.errors import SourceError
 from vramcast.estimate import interval
 from vramcast.estimate.interval import FAR, Case, Traits, likeness, likest_runs, measured_cases, ratio_bounds
 from vramcast.question import whole_command
@@ -189,6 +194,27 @@ def some() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("row", some(), ids=lambda row: str(row["id"]))
 def test_a_file_and_options_that_say_the_same_are_answered_alike(row: dict[str, Any]) -> None:
     assert in_own_words(row, PUBLISHED) == SAME
+
+
+LEARNING = [row for row in ROWS if row["config"]["format"] == "unsloth" and row["config"]["values"]["trainable"]]
+
+
+def learning(options: dict[str, Any]) -> int:
+    recipe = recipe_of(job_of(options), loss=None, variants="liger", autocast=True)
+    return elements(weights(recipe), learning_only=True)
+
+
+def test_as_much_learns_as_unsloth_printed_whether_a_file_asks_or_options(tmp_path: Path) -> None:
+    found = []
+    for row in LEARNING[::3]:
+        try:
+            asked = question(row, PUBLISHED), own_question(row, PUBLISHED, tmp_path)
+            both = [learning(options) for options in asked if options is not None]
+        except SourceError:
+            continue  # a network that only the hub describes
+        assert len(both) == 2 and both[0] == both[1], row["id"]
+        found.append(both[0] == int(row["config"]["values"]["trainable"].replace(",", "")))
+    assert sum(found) >= 0.6 * len(found)
 
 
 def test_a_row_without_a_file_of_its_own_is_not_held_against_one() -> None:

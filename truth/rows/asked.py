@@ -19,7 +19,7 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Phase
 from vramcast.estimate.interval import Traits, serving_traits
 from vramcast.estimate.training import answer
-from vramcast.formats.tools.unsloth import WHISPER_WRITES
+from vramcast.formats.tools.unsloth import WHISPER_WRITES, WHOLE, layers_pattern
 from vramcast.units import GB, GIB, MIB
 
 Row = dict[str, Any]
@@ -64,6 +64,7 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "samples have varying lengths": {"min-seq-len": "1"},
     "varying lengths up to": {"min-seq-len": "1"},
     "samples shorter than max_seq_length": {"min-seq-len": "1"},
+    "AdaLoRA": {"peft": "adalora"},
     "use_loss_scale": {"engine-option": "autocast=true"},
     "autocast bf16 over bf16 weights": {"engine-option": "autocast=true"},
     "GPTQ 8 bit": {"base-weights": "gptq-int8"},
@@ -75,8 +76,16 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
 RANKED: Final = re.compile(r"galore_rank=(\d+)")
 """A setting of ms-swift's that names GaLore's rank [swift/llm/utils/argument.py `galore_rank`]."""
 
-MODULES: Final = {"ms-swift": "lora_target_modules", "fms-hf-tuning sft_trainer": "target_modules"}
+MODULES: Final = {
+    "ms-swift": "lora_target_modules", "fms-hf-tuning sft_trainer": "target_modules", "unsloth": "target_modules",
+}
 """`format` of a row's `config` -> the setting that names what is adapted."""
+
+EVERY_LINEAR: Final = "all linear"
+"""How a setting of Unsloth's rows begins where its calls name no modules, but what kinds of layers learn."""
+
+VISION_TOO: Final = "vision layers adapted too"
+"""What a line of `unexpressed` says of a run whose calls adapt the vision tower."""
 
 NOT_MODELLED: Final[dict[str, str]] = {
     "torchao generate.py": "asked of a tool that is not modelled: torchao's generate.py, for which transformers stands",
@@ -117,6 +126,8 @@ SETTINGS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
     ("framework_config", "accelerated-peft-autogptq", {"engine-option": "gptq_kernel=tritonv2"}),
     ("framework_config", "accelerated-peft-bnb", {"base-weights": "nf4-dq"}),
     ("framework_config", "baseline-peft-bnb", {"base-weights": "nf4-dq"}),
+    ("model_name", "-bnb-4bit", {"base-weights": "nf4-dq"}),
+    ("optim", "paged_adamw_8bit", {"optimizer": "paged-adamw-8bit"}),
 )
 """A setting of a row's own tool, what its value holds, and what that means. fms-acceleration quantises constants too,
 prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py], and runs GPTQ by Backend.TRITON
@@ -226,7 +237,17 @@ def _modules(row: Row) -> str | None:
     if "target=ALL" in str(values.get("tuner_params")):
         return "all"
     named = values.get(MODULES.get(config.get("format", ""), ""))
-    return ",".join(named.replace(",", " ").split()) if named else None
+    if not named:
+        return None
+    if isinstance(named, str) and named.startswith(EVERY_LINEAR):
+        return layers_pattern({"finetune_vision_layers": vision_learns(row)})
+    names = named.replace(",", " ").split() if isinstance(named, str) else named
+    return ",".join(name for name in names if name not in WHOLE)
+
+
+def vision_learns(row: Row) -> bool:
+    """Whether the calls of an Unsloth row adapt the vision tower."""
+    return any(VISION_TOO in text for text in row["ask"].get("unexpressed", ()))
 
 
 def _release(row: Row, engine: str | None) -> str | None:

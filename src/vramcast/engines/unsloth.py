@@ -30,6 +30,7 @@ from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, rated, rated_loss, refuse_fused
 from vramcast.engines.eager.question import recipe_of, stepping_of
 from vramcast.engines.eager.recipe import Recipe, weights
+from vramcast.engines.eager.releases import unsloths_transformers
 from vramcast.engines.eager.trl import beta_of, generated_at_once, trl_version
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
@@ -195,12 +196,6 @@ def _target(job: Job, recipe: Recipe, rule: Chunking) -> int:
 
 NEWEST: Final[Version] = (2026, 10, 9)
 
-TRANSFORMERS: Final[tuple[tuple[Version, Version], ...]] = (
-    ((2026, 10), (5, 17)), ((2026, 4), (5, 5)), ((2026, 3), (5, 2)), ((2025, 1, 6), (4, 57)), ((0,), (4, 47)),
-)
-"""Since which release of Unsloth which transformers is the newest that it allows [unsloth_zoo's requirements], or that
-there was."""
-
 SHARES_TABLES_SINCE: Final[Version] = (4, 48)
 """A model has one rotary table; before, every layer had its own [unsloth models/llama.py `IS_ATTENTION_REFACTOR`]."""
 
@@ -270,7 +265,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         recipe = with_loss(asked, recipe, version)
     whole = recipe.loss == WHOLE or rates is not None
     recipe = replace(recipe, outputs_fp32=whole and job.plan.precision in AUTOCAST)
-    said = left_sentences(job.model, recipe.sizes.left_whole, transformers_of(job))
+    said = left_sentences(job.model, recipe.sizes.left_whole, unsloths_transformers(job.engine_version))
     around = _offloaded(asked, recipe)
     stepping, compared = replace(stepping_of(asked), around=around), rated(trainer, recipe)
     phases = dict(compared_phases(recipe, stepping, compared) if compared else all_phases(asked, recipe, stepping))
@@ -337,7 +332,7 @@ def _rated_answers(job: Job, recipe: Recipe, version: Version) -> tuple[Program,
 def _tables(job: Job) -> tuple[Weight, ...]:
     """Cosines and sines of every layer, where it has its own."""
     model = job.model
-    if transformers_of(job) >= SHARES_TABLES_SINCE or model.family not in TABLES:
+    if unsloths_transformers(job.engine_version) >= SHARES_TABLES_SINCE or model.family not in TABLES:
         return ()
     most, width = TABLES[model.family]
     widest = max(getattr(layer.mixer, "head_dim", 0) for layer in model.main.layers)
@@ -360,22 +355,17 @@ def _offloaded(job: Job, recipe: Recipe) -> Offloaded | None:
 def _trl(job: Job) -> Job:
     """The job as TRL's trainer sees it, which compares answers by logits that the patched network then returns."""
     plan = replace(job.plan, loss=None if job.plan.loss is Loss.EAGER else job.plan.loss)
-    there = replace(job, engine="huggingface", engine_version=transformers_of(job), plan=plan, engine_options={})
+    release = unsloths_transformers(job.engine_version)
+    there = replace(job, engine="huggingface", engine_version=release, plan=plan, engine_options={})
     newest = {"trl": version_text(min(trl_version(there), NEWEST_TRL))}
     return replace(there, engine_options=newest)
-
-
-def transformers_of(job: Job) -> Version:
-    """The release of transformers that comes with the job's Unsloth."""
-    version = job.engine_version or NEWEST
-    return next(release for since, release in TRANSFORMERS if version >= since)
 
 
 def _packing(job: Job, recipe: Recipe) -> Recipe:
     """The recipe with the experts of a 4-bit base packed where this release of Unsloth packs them [Zoo]."""
     if not recipe.sizes.left_whole:
         return recipe
-    left = left_whole(job.model.family, transformers_of(job))
+    left = left_whole(job.model.family, unsloths_transformers(job.engine_version))
     stacked = "moe.experts." in left and job.model.family != "gpt_oss"
     packs = (job.engine_version or NEWEST) >= PACKS_EXPERTS_SINCE or not stacked
     if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and packs:

@@ -52,6 +52,9 @@ unsloth/models/_utils.py `get_moe_target_parameters`]."""
 EXPERTS_SINCE: Final[dict[str, Version]] = {"": (2026, 2), "gpt_oss": (2026, 7)}
 """Family -> the release since which it does ["": of the others; gpt-oss': `get_moe_target_modules`]."""
 
+EXPERTS_OUTSIDE_SINCE: Final[Version] = (2026, 4, 5)
+"""Since then also those that are not called "mlp.experts" [826c98f3 `_resolve_moe_parameter_name`]."""
+
 APART: Final = ("litgpt",)
 """Engines that correct queries, keys and values apart although one product makes them."""
 
@@ -117,7 +120,8 @@ def read_targets(
     adapts = engine in EXPERTS_TOO and (
         version is None or version >= EXPERTS_SINCE.get(model.family, EXPERTS_SINCE[""]))
     if adapts:
-        experts = _experts_meant(modules, words, EXPERTS_TOO[engine])
+        anywhere = version is None or version >= EXPERTS_OUTSIDE_SINCE
+        experts = _experts_meant(modules, words, EXPERTS_TOO[engine], anywhere=anywhere)
         found += experts
         lacking = {word: error for word, error in lacking.items() if word not in dict(experts)}
     adapts |= engine in OF_ENGINES  # whose experts are modules
@@ -137,10 +141,11 @@ def read_targets(
 
 
 def _experts_meant(
-    modules: tuple[Module, ...], words: tuple[str, ...], roles: Mapping[str, str]
+    modules: tuple[Module, ...], words: tuple[str, ...], roles: Mapping[str, str], *, anywhere: bool
 ) -> list[tuple[str, Chosen]]:
     """Stacked experts that words ask for: by the names of their products, or a pattern on names with "mlp"."""
     stacked = [module for module in modules if module.kind is Kind.PARAMETERS and ".experts." in f".{module.path}"]
+    stacked = [module for module in stacked if anywhere or ".mlp.experts." in module.name]
     found = []
     for word in words:
         whole = PATTERN.search(word) is not None and "mlp" in word

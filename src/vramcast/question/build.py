@@ -239,7 +239,7 @@ def peft_of(
     else:
         words, names = fields.get("targets"), families.module_names
         words = words if words is not None else names.usual_words(model, fields["method"], engine=engine)
-        former = engine == "huggingface" and version is not None and version < (5,)
+        former = eager.releases.linear_experts(model.family, engine, version)
         fields["targets"], lacking = names.read_targets(
             model, words, engine=engine, version=version, former=former)
         if lacking:

@@ -37,6 +37,7 @@ from vramcast.engines.transformers.versions import (
     REMOTE,
     behaviour,
     family_of,
+    stacks_experts,
 )
 from vramcast.errors import InvalidSpec, UnknownName
 
@@ -82,6 +83,26 @@ def with_its_kernels(recipe: Recipe, job: Job) -> Recipe:
 def transformers_version(job: Job) -> Version:
     """The release of transformers whose model code runs; the newest known where the question names none."""
     return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+
+
+UNSLOTHS_TRANSFORMERS: Final[tuple[tuple[Version, Version], ...]] = (
+    ((2026, 10), (5, 17)), ((2026, 4), (5, 5)), ((2026, 3), (5, 2)), ((2025, 1, 6), (4, 57)), ((0,), (4, 47)),
+)
+"""Since which release of Unsloth which transformers is the newest that it allows [unsloth_zoo's requirements], or that
+there was."""
+
+
+def unsloths_transformers(version: Version | None) -> Version:
+    """The release of transformers that comes with a release of Unsloth; None: the newest."""
+    return next(release for since, release in UNSLOTHS_TRANSFORMERS if version is None or version >= since)
+
+
+def linear_experts(family: str, engine: str, version: Version | None) -> bool:
+    """Whether a job's experts are linear layers of their own, as most families' were before transformers 5."""
+    if engine not in ("huggingface", "unsloth"):
+        return False
+    release = unsloths_transformers(version) if engine == "unsloth" else version or NEWEST
+    return not stacks_experts(family, release)
 
 
 NEWEST_TORCH: Final[Version] = (2, 13)

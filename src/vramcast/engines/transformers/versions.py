@@ -142,6 +142,7 @@ GROUPED_EXPERTS_SINCE: Final[Version] = (5, 0)
 
 STACKED_EXPERTS_SINCE: Final[dict[str, Version]] = {
     **dict.fromkeys(("dbrx", "gpt_oss", "granitemoe", "jetmoe", "llama4", "qwen3_vl_moe"), ALWAYS),
+    **dict.fromkeys(("gemma4", "glm4_moe_lite", "glm_moe_dsa", "qwen3_5_moe"), ALWAYS),  # newer than 5.0
     "nemotron_h": (5, 3), "deepseek_v4": (5, 10), **dict.fromkeys(("deepseek_v32", "mimo_v2_flash"), (5, 14)),
     "kimi_linear": (5, 18), "kimi_k2": NEVER,
 }
@@ -216,11 +217,20 @@ def left_whole(family: str, version: Version) -> tuple[str, ...]:
     name = family_of(family)
     since, found = OTHERS_LEFT.get(name, (NEVER, ()))
     found = found if version >= since else ()
-    if version >= STACKED_EXPERTS_SINCE.get(name, GROUPED_EXPERTS_SINCE):
+    if stacks_experts(family, version):
         found += ("moe.experts.",)
     if version >= OWN_ROUTER_SINCE.get(name, GROUPED_EXPERTS_SINCE):
         found += ("moe.router",)
     return found
+
+
+def stacks_experts(family: str, version: Version) -> bool:
+    """Whether a family's experts are parameters of three dimensions, which no name of a module means.
+
+    >>> stacks_experts("ernie4_5_moe", (4, 57)), stacks_experts("glm4_moe_lite", (4, 57))
+    (False, True)
+    """
+    return version >= STACKED_EXPERTS_SINCE.get(family_of(family), GROUPED_EXPERTS_SINCE)
 
 
 def loops_experts(family: str, version: Version) -> bool:

@@ -313,16 +313,16 @@ def _adapters(model: Watched, tuned: Watched, loader: str) -> dict[str, Any]:
     elif EMBEDS in loader:
         listed = listed or ["all-linear"]
     elif not listed or listed == ["all-linear"]:
-        listed = [_pattern(flags if not listed else {}, EVERY)]
+        listed = [layers_pattern(flags if not listed else {})]
     elif False in flags.values():
-        listed = [_pattern(flags, rf"(?:{'|'.join(map(re.escape, listed))})")]
+        listed = [layers_pattern(flags, rf"(?:{'|'.join(map(re.escape, listed))})")]
     found["lora-targets"] = ",".join((*listed, *map(str, parameters)))
     if learn:
         found["modules-to-save"] = ",".join(dict.fromkeys(learn))
     return found | _stored(model)
 
 
-def _pattern(flags: Mapping[str, bool | None], names: str) -> str:
+def layers_pattern(flags: Mapping[str, bool | None], names: str = EVERY) -> str:
     """The modules that Unsloth chooses by parts of their names [zoo peft_utils.py `get_peft_regex`].
 
     Args:
