@@ -17,6 +17,7 @@ from vramcast.estimate.techniques import with_plan
 from vramcast.estimate.training import answer, live_bytes
 from vramcast.families.module_names import names_of, read_targets, saved_modules, targets
 from vramcast.families.modules import known_families, modules_of
+from vramcast.formats.tools.unsloth import LINEAR, layers_pattern
 
 ALL = ("attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down")
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -150,3 +151,14 @@ def test_every_module_of_every_family_can_be_adapted_or_is_refused(model: str) -
         except (InvalidSpec, UnknownName):
             continue  # an engine does not build the model, PEFT refuses the module, or no layer of the cut has it
         assert found > 0
+
+
+@pytest.mark.parametrize(("engine", "model", "trainable"), [  # what Unsloth printed as trainable, rank 8
+    ("unsloth@2025.11.3", "ernie-4.5-21b-a3b", 177_545_216),  # 64 experts of three linear layers, transformers 4.56
+    ("unsloth@2026.4.4", "gemma-4-26b-a4b", 9_292_800),  # experts beside the MLP are passed over until 2026.4.5
+])
+def test_unsloth_adapts_experts_as_its_release_does(engine: str, model: str, trainable: int) -> None:
+    words = ",".join(LINEAR) if "ernie" in model else layers_pattern({"finetune_vision_layers": False})
+    job = job_of({"model": model, "gpus": "b200", "engine": engine, "peft": "lora", "lora-rank": 8, "seq-len": 64,
+                  "lora-targets": words})
+    assert elements(weights(recipe_of(job)), learning_only=True) == trainable

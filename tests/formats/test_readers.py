@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.api import job_of
 from vramcast.domain.job import Job
+from vramcast.engines.eager.question import recipe_of
+from vramcast.engines.eager.recipe import part_of, weights
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.formats.paths import Invocation
@@ -199,6 +201,17 @@ def test_removed_names_and_old_versions_get_one_sentence(tmp_path: Path) -> None
     said = refusal(read_files([old], command="train"))
     assert "amp: removed" in said
     assert "zero_optimisation: deepspeed" in said and "did you mean zero_optimization" in said
+
+
+def test_what_llamafactory_freezes_beside_full_tuning_stays_in_16_bits(tmp_path: Path) -> None:
+    table = {"model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "stage": "sft", "finetuning_type": "full",
+             "template": "qwen2_vl", "cutoff_len": 1024, "packing": True, "bf16": True, "learning_rate": 1e-5,
+             "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "num_train_epochs": 1}
+    job = asked(written(tmp_path, "sft.yaml", table), gpus="1xb200")
+    held = weights(recipe_of(job, loss="eager"))
+    widths = {(part_of(weight.owner, weight.path), weight.learns): weight.width for weight in held}
+    assert widths == {("vision", False): 2, ("projector", False): 2, ("embedding", True): 4, ("decoder", True): 4,
+                      ("head", True): 4}
 
 
 def test_preferences_of_llamafactory_without_a_reference_take_less(tmp_path: Path) -> None:

@@ -110,6 +110,16 @@ def test_an_answer_rests_on_the_likest_runs_of_its_interval(monkeypatch: pytest.
     likest_runs.cache_clear()
 
 
+def test_no_chance_is_certain_where_no_run_is_of_the_engine() -> None:
+    cases = [Case("training", str(number), Traits("pytorch", "eager"), (1.0,) * 20) for number in range(9)]
+    own = [ratio for ratio, _ in interval.weighted_ratios(Traits("pytorch", "eager"), cases)]
+    found = interval.weighted_ratios(Traits("diffusers", "eager"), cases)
+    whole = sum(weight for _, weight in found)
+    assert {*own} == {1.0}
+    assert sum(weight for ratio, weight in found if ratio <= 1.9) / whole == pytest.approx(0.95)
+    assert sum(weight for ratio, weight in found if ratio < 1.0) / whole == pytest.approx(0.05)
+
+
 def test_likeness_falls_with_every_trait_that_differs() -> None:
     one = Traits("pytorch", "eager")
     other, third = replace(one, packed="packed"), replace(one, packed="packed", experts="experts")

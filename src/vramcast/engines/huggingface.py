@@ -115,7 +115,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     them, "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too, or
     "linear_experts" (bool), "experts_without_dropout" of their adapters (bool), "converts_outputs" by Accelerate
     (bool), "follows_inputs" of frozen towers (bool), "learns_beside" adapters, in its place ("projector"),
-    "whole_towers" beside a packed language model (bool), "tower_rank" of adapters of towers, "float8_all_gather".
+    "whole_towers" beside a packed language model (bool), "frozen_halves" of --freeze (bool), "tower_rank" of adapters
+    of towers, "float8_all_gather".
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for
     """

@@ -368,6 +368,7 @@ class HuggingFace(Zero, frozen=True):
     follows_inputs: bool = False  # what a frozen tower's embedding puts out needs gradients, whatever PEFT asks for
     learns_beside: Literal["", "projector"] = ""  # what learns in its place beside adapters
     whole_towers: bool = False  # in float32 beside a packed language model
+    frozen_halves: bool = False  # --freeze's parts are in 16 bits beside weights of 32 that learn
     tower_rank: Annotated[int, Meta(ge=0, le=1 << 20)] = 0  # of adapters of towers; 0: --lora-rank
     float8_all_gather: bool = False  # FSDP2: torchao's linear layers
     quant_storage: Literal["float", "uint8"] = "float"  # type that numbers of a packed base are kept as

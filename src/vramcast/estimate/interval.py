@@ -9,6 +9,10 @@ prediction times the 5th and 95th percentile of that ratio over measured cases. 
 * A harness counts by its likest case, in full from `ENOUGH` cases of that likeness, however many rows it has: rows of
   one harness miss alike.
 * All harnesses alike count `PRIOR` together, whatever is asked: what a new harness does unlike those seen.
+* Where no run is of the job's engine, the job is a harness more, of which nothing is known: it counts as much as one of
+  the others does in the mean, half of it too low and half too high by the most that an interval says [Tibshirani et
+  al., NeurIPS 2019, arXiv:1904.06019: the point at infinity]. So no chance is nearer to certain than the harnesses are
+  many.
 
 How often it holds is judged leaving out every harness, and every row: `python -m truth.coverage` prints both,
 tests/truth/test_budgets.py holds them between 85 and 95 %.
@@ -147,7 +151,7 @@ def _bounds(traits: Traits, purpose: Purpose) -> tuple[float, float]:
 
 
 def _weighted_of(traits: Traits, purpose: Purpose) -> list[tuple[float, float]]:
-    return _ratios_of(weighted_for(traits, purpose))
+    return _ratios_of(traits, weighted_for(traits, purpose))
 
 
 @lru_cache(maxsize=16)  # an answer asks for its own two or three times, a search seldom again
@@ -169,11 +173,15 @@ def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
 
 def weighted_ratios(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float]]:
     """Every ratio of measured to predicted with how much it counts, the smallest first."""
-    return _ratios_of(_weighted_cases(traits, cases))
+    return _ratios_of(traits, _weighted_cases(traits, cases))
 
 
-def _ratios_of(weighted: list[tuple[float, float, Case]]) -> list[tuple[float, float]]:
-    return sorted((ratio, weight) for _, weight, case in weighted for ratio in case.ratios)
+def _ratios_of(traits: Traits, weighted: list[tuple[float, float, Case]]) -> list[tuple[float, float]]:
+    found = [(ratio, weight) for _, weight, case in weighted for ratio in case.ratios]
+    if weighted and not any(case.traits.engine == traits.engine for *_, case in weighted):
+        unknown = sum(weight for _, weight in found) / len({case.harness for *_, case in weighted})
+        found += [(LEAST_RATIO, unknown / 2), (MOST_RATIO, unknown / 2)]
+    return sorted(found)
 
 
 def _weighted_cases(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float, Case]]:

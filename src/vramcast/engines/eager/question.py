@@ -167,6 +167,9 @@ def recipe_of(
         sizes = _under_autocast(sizes, job.model.main)
         if not job.engine_options.get("whole_towers"):
             towers = tuple(tower._replace(sizes=_under_autocast(tower.sizes, tower.stack)) for tower in towers)
+    frozen_halves = bool(job.engine_options.get("frozen_halves")) and numerics.weight > HALF
+    if frozen_halves:
+        towers = tuple(_in_halves(tower) if tower.stack.name in plan.freeze else tower for tower in towers)
     return Recipe(
         model,
         sizes,
@@ -181,6 +184,7 @@ def recipe_of(
         copies_learning=peft is not None and bool(peft.modules_to_save) and peft.method != "modules",
         adapted=adapted,
         frozen=plan.freeze,
+        frozen_width=HALF if frozen_halves else None,
         follows_inputs=follows_inputs(job),
         offloads=plan.offload_activations,
         whole_towers=bool(job.engine_options.get("whole_towers", False)),
@@ -307,6 +311,12 @@ def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:
     wide = written or (sizes.packs("") and QUANTISED[sizes.stored].follows_input)
     numerics = replace(sizes.numerics, residual=FP32) if wide else sizes.numerics
     return replace(sizes, wide_layer_norms=True, numerics=numerics)
+
+
+def _in_halves(tower: Tower) -> Tower:
+    """A frozen tower whose weights autocast does not narrow: they have 16 bits."""
+    narrow = replace(tower.sizes, numerics=Numerics(HALF, HALF, HALF, HALF))
+    return tower._replace(sizes=_under_autocast(narrow, tower.stack))
 
 
 def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:

@@ -71,6 +71,7 @@ class Recipe(Struct, frozen=True):
     copies_learning: bool = False  # they are trained in a copy (PEFT modules_to_save)
     adapted: tuple[Place, ...] = ()  # where adapters are
     frozen: tuple[str, ...] = ()  # parts that do not learn (see `part_of`)
+    frozen_width: int | None = None  # of their elements; None: as those that learn have [bytes]
     follows_inputs: bool = False  # gradients flow through towers of which nothing learns
     packed_whole: bool = False  # packed weights are left out of sharding
     context_ranks: int = 1  # that divide the positions of a sample in attention, too
@@ -139,6 +140,8 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
         width = (sizes.norm_weights if parameter.kind == "norm" else None) or ends.numerics.weight
         whole = recipe.whole_towers and owned.owner.partition(".")[0] in towers
         width = FP32 if whole else width
+        if recipe.frozen_width and part_of(owned.owner, path) in recipe.frozen:
+            width = recipe.frozen_width
         weight = Weight(
             owned.owner, path, parameter.shape, owned.repeats, width, learns, source=WEIGHTS_SOURCE,
             kind=kind_of(parameter),

@@ -135,6 +135,9 @@ def read_factory(config: Config) -> Reading:
     frozen = [part for name, (part, usual) in FROZEN.items()
               if (usual if (flag := values.flag(name)) is None else flag)]
     options |= {"freeze": ",".join(frozen)} if frozen else {}
+    if frozen and "peft" not in options and options["engine"] == "huggingface":
+        # what is loaded in 16 bits becomes fp32 where it learns [LF model/adapter.py `_setup_full_tuning`]
+        options = together(options, engine_options(frozen_halves=True))
     read = arguments_of(values, config.name, fsdp=1)
     workers = values.count("ray_num_workers")
     options, unread = together(options, read.options), (*values.unread(), *read.unread)
