@@ -305,3 +305,9 @@ def test_every_image_of_llama_vision_has_four_tiles() -> None:
                   seq_len=2048)
     assert found.peak.allocated_bytes / GIB == pytest.approx(43.2, rel=0.05)
     assert any("images of 4 tiles of 560 x 560 pixels" in one for one in found.assumptions)
+def test_unsloth_copies_keys_for_every_query_head_where_flash_attn_does_not_run() -> None:
+    asked = {"model": "tinyllama-1.1b", "engine": "unsloth", "peft": "lora", "seq-len": 4096, "recompute": "none",
+             "micro-batch": 2, "precision": "amp-fp16", "loss": "eager"}
+    turing, ampere = (answer(job_of(asked | {"gpus": gpus})).peak.allocated_bytes for gpus in ("t4", "a10"))
+    copies = 22 * 2 * 2 * 4096 * (32 - 4) * 64 * 2  # layers, K and V, samples of tokens, heads that share, 16 bits
+    assert turing - ampere == pytest.approx(copies, rel=0.05)

@@ -230,9 +230,20 @@ def causal_loss(job: Job) -> CausalLoss:
     return CausalLoss(returned, returned, True)
 
 
+BY_XFORMERS: Final = ("cohere", "gemma", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3")
+"""Families whose attention Unsloth writes itself: with xformers where flash-attn does not run, in whose layout it copies
+keys and values for every query head wherever something learns [unsloth models/llama.py `LlamaAttention_fast_forward`
+3d5cf373 to 015bdef0, utils/attention_dispatch.py `run_attention`]."""
+
+FLASH_ATTN_SINCE: Final = 80
+"""Compute capability that flash-attn needs."""
+
+
 def repeats_keys(job: Job) -> bool:
     """Whether keys and values are copied for every query head: before PyTorch's kernels for long, before flash-attn in
-    some families' code."""
+    some families' code, before xformers in Unsloth's."""
+    if job.engine == "unsloth" and family_of(job.model.family) in BY_XFORMERS:
+        return (job.cluster.gpu.sm or FLASH_ATTN_SINCE) < FLASH_ATTN_SINCE
     release = software(job).transformers
     if job.plan.attention is AttentionKernel.FLASH:
         return release < REPEATS_KEYS_UNTIL.get(family_of(job.model.family), ALWAYS)
