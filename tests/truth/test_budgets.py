@@ -27,7 +27,16 @@ from vramcast.engines.eager.question import recipe_of
 from vramcast.engines.eager.recipe import elements, weights
 from vramcast.errors import SourceError
 from vramcast.estimate import interval
-from vramcast.estimate.interval import FAR, Case, Traits, likeness, likest_runs, measured_cases, ratio_bounds
+from vramcast.estimate.interval import (
+    FAR,
+    Case,
+    Traits,
+    chance_within,
+    likeness,
+    likest_runs,
+    measured_cases,
+    ratio_bounds,
+)
 from vramcast.question import whole_command
 
 # No change makes the predictions worse in silence: the record of them, which `test_page` holds against the program.
@@ -110,14 +119,17 @@ def test_an_answer_rests_on_the_likest_runs_of_its_interval(monkeypatch: pytest.
     likest_runs.cache_clear()
 
 
-def test_no_chance_is_certain_where_no_run_is_of_the_engine() -> None:
-    cases = [Case("training", str(number), Traits("pytorch", "eager"), (1.0,) * 20) for number in range(9)]
-    own = [ratio for ratio, _ in interval.weighted_ratios(Traits("pytorch", "eager"), cases)]
-    found = interval.weighted_ratios(Traits("diffusers", "eager"), cases)
-    whole = sum(weight for _, weight in found)
-    assert {*own} == {1.0}
-    assert sum(weight for ratio, weight in found if ratio <= 1.9) / whole == pytest.approx(0.95)
-    assert sum(weight for ratio, weight in found if ratio < 1.0) / whole == pytest.approx(0.05)
+def test_no_chance_is_certain_where_no_run_is_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = tuple(Case("training", str(number), Traits("pytorch", "eager"), (1.0,) * 20) for number in range(9))
+    monkeypatch.setattr("vramcast.estimate.interval.measured_cases", lambda: cases)
+    known = (interval.weighted_for, interval.misses)
+    for one in known:
+        one.cache_clear()
+    chances = [chance_within(Traits(engine, "eager"), 10, 19) for engine in ("pytorch", "diffusers")]
+    too_high = chance_within(Traits("diffusers", "eager"), 10, 9)
+    for one in known:
+        one.cache_clear()
+    assert chances == [1.0, pytest.approx(0.95)] and too_high == pytest.approx(0.05)
 
 
 def test_likeness_falls_with_every_trait_that_differs() -> None:

@@ -151,7 +151,7 @@ def _bounds(traits: Traits, purpose: Purpose) -> tuple[float, float]:
 
 
 def _weighted_of(traits: Traits, purpose: Purpose) -> list[tuple[float, float]]:
-    return _ratios_of(traits, weighted_for(traits, purpose))
+    return _beside_unknown(traits, weighted_for(traits, purpose))
 
 
 @lru_cache(maxsize=16)  # an answer asks for its own two or three times, a search seldom again
@@ -173,15 +173,20 @@ def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
 
 def weighted_ratios(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float]]:
     """Every ratio of measured to predicted with how much it counts, the smallest first."""
-    return _ratios_of(traits, _weighted_cases(traits, cases))
+    return _ratios_of(_weighted_cases(traits, cases))
 
 
-def _ratios_of(traits: Traits, weighted: list[tuple[float, float, Case]]) -> list[tuple[float, float]]:
-    found = [(ratio, weight) for _, weight, case in weighted for ratio in case.ratios]
-    if weighted and not any(case.traits.engine == traits.engine for *_, case in weighted):
-        unknown = sum(weight for _, weight in found) / len({case.harness for *_, case in weighted})
-        found += [(LEAST_RATIO, unknown / 2), (MOST_RATIO, unknown / 2)]
-    return sorted(found)
+def _ratios_of(weighted: list[tuple[float, float, Case]]) -> list[tuple[float, float]]:
+    return sorted((ratio, weight) for _, weight, case in weighted for ratio in case.ratios)
+
+
+def _beside_unknown(traits: Traits, weighted: list[tuple[float, float, Case]]) -> list[tuple[float, float]]:
+    """The ratios, with those of a harness that nobody measured where no run is of the job's engine."""
+    found = _ratios_of(weighted)
+    if not weighted or any(case.traits.engine == traits.engine for *_, case in weighted):
+        return found
+    unknown = sum(weight for _, weight in found) / len({case.harness for *_, case in weighted})
+    return sorted([*found, (LEAST_RATIO, unknown / 2), (MOST_RATIO, unknown / 2)])
 
 
 def _weighted_cases(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float, Case]]:

@@ -231,9 +231,9 @@ def causal_loss(job: Job) -> CausalLoss:
 
 
 BY_XFORMERS: Final = ("cohere", "gemma", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3")
-"""Families whose attention Unsloth writes itself: with xformers where flash-attn does not run, in whose layout it copies
-keys and values for every query head wherever something learns [unsloth models/llama.py `LlamaAttention_fast_forward`
-3d5cf373 to 015bdef0, utils/attention_dispatch.py `run_attention`]."""
+"""Families whose attention Unsloth writes itself: with xformers where flash-attn does not run, in whose layout it
+copies keys and values for every query head wherever something learns [unsloth models/llama.py 3d5cf373
+`LlamaAttention_fast_forward`, utils/attention_dispatch.py 015bdef0 `run_attention`]."""
 
 FLASH_ATTN_SINCE: Final = 80
 """Compute capability that flash-attn needs."""
