@@ -305,6 +305,8 @@ def test_every_image_of_llama_vision_has_four_tiles() -> None:
                   seq_len=2048)
     assert found.peak.allocated_bytes / GIB == pytest.approx(43.2, rel=0.05)
     assert any("images of 4 tiles of 560 x 560 pixels" in one for one in found.assumptions)
+
+
 def test_unsloth_copies_keys_for_every_query_head_where_flash_attn_does_not_run() -> None:
     asked = {"model": "tinyllama-1.1b", "engine": "unsloth", "peft": "lora", "seq-len": 4096, "recompute": "none",
              "micro-batch": 2, "precision": "amp-fp16", "loss": "eager"}
