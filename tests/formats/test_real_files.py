@@ -77,6 +77,16 @@ def test_sizes_of_zero_are_answered_as_their_files_have_them(
     assert answer(job).peak.allocated_bytes > 0
 
 
+@pytest.mark.parametrize(("name", "shards", "offloads"), [
+    ("ds_z0_config.json", "nothing", "none"), ("ds_z2_config.json", "optimizer+gradients", "none"),
+    ("ds_z3_offload_config.json", "everything", "cpu"),
+])
+def test_files_that_come_with_llamafactory_are_known(name: str, shards: str, offloads: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "a.json", FACTORY_TABLE | {"deepspeed": f"./examples/deepspeed/{name}"})
+    plan = asked(path, gpus="8xh100", seq_len=512).plan
+    assert (plan.shards, plan.offload_optimizer, plan.offload_parameters) == (shards, offloads, offloads)
+
+
 LAYERS = {"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
 
 

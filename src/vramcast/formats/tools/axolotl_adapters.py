@@ -87,8 +87,7 @@ def _zero(values: Watched, given: Any, file: str) -> dict[str, Any]:
     if isinstance(given, Mapping):
         table = dict(given)
     elif name in DEEPSPEED:
-        table = {"zero_optimization": DEEPSPEED[name], "bf16": {"enabled": "auto"},
-                 "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+        table = deepspeed.filled(DEEPSPEED[name])
     else:
         values.cannot("deepspeed", ELSEWHERE, file="deepspeed")
         return {"sharded-by": "deepspeed"}

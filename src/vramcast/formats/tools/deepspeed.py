@@ -71,6 +71,12 @@ BUCKET: Final = 500_000_000
 """`reduce_bucket_size` where nobody says it [elements]."""
 
 
+def filled(zero_optimization: Mapping[str, Any]) -> dict[str, Any]:
+    """A file whose batch and precision the Trainer fills in, as those are that come with other tools."""
+    return {"zero_optimization": dict(zero_optimization), "bf16": {"enabled": "auto"},
+            "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+
+
 def read(config: Config) -> Reading:
     """The options of the file."""
     values = Watched(_by_full_names(config.table or {}), CONFIG)
