@@ -249,8 +249,9 @@ def _failed_itself(
         return InvalidSpec, Note(NOT_KNOWN, unknown[1])
     if type(error).__name__ in ("NameNotFound", "NamespaceNotFound") and type(error).__module__.startswith("gym"):
         return InvalidSpec, Note(NO_ENVIRONMENT, str(error))
-    stand_ins = [*(Path(path.removeprefix(LISTING)).name for path in job.made), *stood_in()]
-    if stand_ins and isinstance(error, OF_DATA):
+    rows = stood_in()
+    stand_ins = [*(Path(path.removeprefix(LISTING)).name for path in job.made), *rows]
+    if stand_ins and isinstance(error, (*OF_DATA, AttributeError) if rows else OF_DATA):
         return InvalidSpec, Note(STOOD_IN, ", ".join(dict.fromkeys(stand_ins)), said[:LONGEST_FETCH])
     kind = OutOfMemory if isinstance(error, torch.OutOfMemoryError) else InvalidSpec
     return kind, Note("the script itself failed with {}", said)

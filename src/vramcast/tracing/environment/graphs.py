@@ -46,6 +46,7 @@ def graphs_of_pyg(module: ModuleType) -> None:
                 raise
             collection, counts = "#graphs" in sizes, [_count(sizes[column]) for column in PLAIN]
             name = getattr(self, "name", None) or type(self).__name__
+            simulation.stood_in.append(name)
             simulation.assumptions.note(
                 Note(MANY_STAND_IN if collection else STANDS_IN, name, *counts), simulation.origins.place()
             )

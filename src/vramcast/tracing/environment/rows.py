@@ -188,11 +188,13 @@ def rows_of_hub(simulation: Simulation, load: Any, /, path: str, *args: Any, **k
 
 
 def _lacks(files: Any) -> bool:
-    """Whether a name among `data_files` is that of a local file that is not there."""
+    """Whether a name among `data_files` is that of a local file that is not there, or of a hub that does not answer."""
     if isinstance(files, Mapping):
         return _lacks([*files.values()])
     if isinstance(files, (list, tuple)):
         return any(map(_lacks, files))
+    if str(files).startswith("hf://"):
+        return not answers()
     is_name = isinstance(files, (str, Path)) and not re.search(r"://|[*?\[]", str(files))
     return is_name and not Path(files).exists()
 
