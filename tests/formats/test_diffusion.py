@@ -4,10 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vramcast import api
+from vramcast.blocks.diffusion.common import count_elements
 from vramcast.domain.answer import Answer
+from vramcast.domain.job import Phase
+from vramcast.domain.model import Model
 from vramcast.domain.pipeline import DiffusionJob
+from vramcast.domain.program import extent
+from vramcast.engines.diffusion import RELOADED, ranks
 from vramcast.errors import Unsupported, VramcastError
 
 SDXL = "accelerate launch train_text_to_image_lora_sdxl.py --pretrained_model_name_or_path=$MODEL_NAME"
@@ -64,6 +70,24 @@ def test_a_script_of_diffusers_is_read(
     job = asked(tmp_path, command)
     assert {name: getattr(job.plan, name) for name in plan} == plan
     assert {name: getattr(job.setting, name) for name in setting} == setting
+
+
+@pytest.mark.parametrize(("script", "again", "copies"), [("flux", "kept", 1), ("sdxl", "cast", 2)])
+def test_the_last_images_are_made_by_a_pipeline_beside_what_was_trained(
+    tmp_path: Path, script: str, again: str, copies: int
+) -> None:
+    name = "black-forest-labs/FLUX.1-dev" if script == "flux" else "$MODEL_NAME"
+    command = (f"accelerate launch train_dreambooth_lora_{script}.py --pretrained_model_name_or_path={name} "
+               "--instance_prompt dog --mixed_precision bf16 --resolution 512 --gradient_checkpointing")
+    plain = asked(tmp_path, command)
+    job, answer = answered(tmp_path, f"{command} --validation_prompt dog")
+    assert (plain.setting.reloads, job.setting.reloads) == (None, again)
+    trained, *_ = job.pipeline.denoisers
+    assert not isinstance(trained.network, Model)
+    with_it, without = (extent(ranks(one)[0].phases[Phase.EVALUATION]).peak
+                        for one in (job, replace(job, setting=replace(job.setting, reloads=None))))
+    assert with_it > copies * 2 * count_elements(trained.network) > without
+    assert RELOADED in answer.assumptions
 
 
 @pytest.mark.parametrize(("more", "plan", "setting"), [

@@ -64,10 +64,12 @@ def test_variables_of_other_shells_are_those_of_the_environment(line: str) -> No
 
 @pytest.mark.parametrize(("script", "loose"), [
     ("run --x 1 \\\n # --y 2 \\\n --z 3", ("--z",)), ("run --x 1 \n--y 2", ("--y",)), ("--x 1\n--y 2", ()),
-    ("run --x 1 \\\n --y 2", ()),
+    ("run --x 1 \\\n --y 2", ()), ("run --x 1 \\ # why\n --y 2", ("--y",)), ("run --x 1 \\ \n -c 2", ("-c",)),
+    ("run a.x=1 \\  # why\n a.y=2 \\\n b=3", ("a.y=2",)),
 ])
 def test_arguments_that_a_shell_would_not_pass_are_told_apart(script: str, loose: tuple[str, ...]) -> None:
-    assert read_script(script, "x.sh").loose == loose
+    found = read_script(script, "x.sh")
+    assert (found.loose, " " in found.commands[-1]) == (loose, False)
 
 
 @pytest.mark.parametrize("script", ["run 'open", 'run "open', "run ${open", "A=(\n'"])

@@ -435,7 +435,7 @@ class DiffusionSetting(Noun, frozen=True, kw_only=True):
     fused: bool = False  # each weight is stepped within backward, and its gradient dies
     targets: tuple[str, ...] = ()  # modules with adapters, as the tool calls them; (): its own default
     validation: bool = False  # images are made between steps
-    text_reloaded: bool = False  # for them the encoders come back
+    reloads: Literal["kept", "cast"] | None = None  # a pipeline comes after the last step; "cast": to fp32 first
 
 
 class DiffusionJob(Noun, frozen=True, kw_only=True):

@@ -25,10 +25,11 @@ from vramcast.blocks.diffusion.unet import forward as unet_forward
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import AttentionKernel, Phase, Precision, RankProgram, Recompute, Shards
 from vramcast.domain.model import Model
-from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, DiffusionJob, Flux, UNet
+from vramcast.domain.pipeline import AutoencoderKL, Component, DiffusionJob, Flux, UNet
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, extent
 from vramcast.engines.diffusers import ITEMSIZES, Tensors, component_tensors, elements_of, latent_frames, unloaded
 from vramcast.engines.serving.weights import Formats, loaded
+from vramcast.engines.swapped_blocks import on_card
 from vramcast.engines.training import DIFFUSION
 from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.autograd import Learning, Training
@@ -67,7 +68,7 @@ def ranks(job: DiffusionJob) -> tuple[RankProgram, ...]:
     load, first, step = run.phases()
     phases: dict[Phase, Program] = {Phase.LOAD: load, Phase.FIRST_STEP: first, Phase.STEP: step}
     if job.setting.validation:
-        phases[Phase.EVALUATION] = run.validation()
+        phases[Phase.EVALUATION] = (*run.validation(), *run.afterwards())
     found = RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=tuple(run.said()))
     caching = run.caching()
     if not caching:
@@ -143,34 +144,11 @@ class _Run:
         if component.role == "denoiser" and self.job.setting.weights:
             quantised = self.job.setting.weights
         found = list(component_tensors(component, Formats(quantised, dtype)))
-        return self._unswapped(found) if component.role == "denoiser" else found
+        return self._on_card(found) if component.role == "denoiser" else found
 
-    def _unswapped(self, found: Tensors) -> Tensors:
-        """What is on the card of weights and how many equal ones there are, where blocks wait on the host.
-
-        Source: sd-scripts library/flux_models.py, sd3_models.py `enable_block_swap`
-        """
-        swapped, network = self.job.setting.swapped, self.network
-        if not swapped:
-            return found
-        if isinstance(network, Flux):
-            waiting = {"double": (swapped // 2, network.num_layers),
-                       "single": ((swapped - swapped // 2) * 2 + 1, network.num_single_layers)}
-        elif isinstance(network, SD3):
-            waiting = {"joint": (swapped, network.num_layers)}
-        else:
-            raise Unsupported("blocks of {} that wait on the host are not modelled", self.pipeline.name)
-        for owner, (count, layers) in waiting.items():
-            if count > layers - 2:
-                raise InvalidSpec(
-                    "swapped={} leaves no two of {} {} blocks on the card; use fewer", swapped, layers, owner
-                )
-            mine = [one for one in found if one[0].owner.endswith(f".{owner}")]
-            left = layers - count
-            kept = ([(one, times * left // layers) for one, times in mine] if all(times > 1 for _, times in mine)
-                    else mine[:len(mine) * left // layers])
-            found = [one for one in found if one not in mine] + kept
-        return found
+    def _on_card(self, found: Tensors) -> Tensors:
+        swapped = self.job.setting.swapped
+        return on_card(found, self.network, swapped, self.pipeline.name) if swapped else found
 
     def dtype_of(self, component: Component) -> str:
         if component.role == "autoencoder":
@@ -203,8 +181,7 @@ class _Run:
         weights = self.whole_weights(component)
         if component.role != "denoiser" or not self.job.setting.swapped:
             return weight_program(weights)
-        held = self._unswapped([(weight_tensor(weight), weight.repeats) for weight in weights])
-        return loaded(held)
+        return loaded(self._on_card([(weight_tensor(weight), weight.repeats) for weight in weights]))
 
     # the step
 
@@ -456,22 +433,36 @@ class _Run:
         """A pipeline of what is there makes an image between steps; encoders that had left come back."""
         back = [self.frozen_tensors(part, self.dtype_of(part)) for part in self.pipeline.components
                 if part.role != "denoiser" and self._placed(part) != "on"]
+        return (*(node for tensors in back for node in loaded(tensors)), *self._image(),
+                *(node for tensors in back for node in unloaded(tensors)))
+
+    def afterwards(self) -> Program:
+        """The image of the end: a pipeline that is loaded as it was stored, beside all that was trained."""
+        again, half = self.job.setting.reloads, self.types.frozen
+        if again is None:
+            return ()
+        parts = [replace(part, name=f"{part.name} again") for part in self.pipeline.components]
+        held = [list(component_tensors(part, Formats(half, half))) for part in parts]
+        if again == "cast" and half != "fp32":  # twice the bytes of 16 bits
+            held.append(list(component_tensors(replace(self.denoiser, name="cast to fp32"), Formats(half, half))))
+        return (*(node for tensors in held for node in loaded(tensors)), *self._image(),
+                *(node for tensors in held for node in unloaded(tensors)))
+
+    def _image(self) -> Program:
         pipeline, network = self.pipeline, self.network
         tape = Tape("denoiser", network_of(network).source, dequantises=self._denoiser_learning().packed)
         size = (pipeline.frames, pipeline.height, pipeline.width)
         step = self.step(batch=2 if pipeline.guidance else 1, size=size)
         network_of(network).forward(tape, network, self._denoised(step))
-        nodes: list[Node] = [node for tensors in back for node in loaded(tensors)]
-        nodes += tape.nodes
         vae = pipeline.autoencoder
-        if vae is not None and isinstance(vae.network, AutoencoderKL):
-            plain = Tape(vae.name, network_of(vae.network).source)
-            latent = plain.new("latents", (1, vae.network.latent_channels, step.height, step.width),
-                               ITEMSIZES[self.dtype_of(vae)])
-            network_of(vae.network).forward(plain, vae.network, latent)
-            del latent
-            nodes += plain.nodes
-        return (*nodes, *(node for tensors in back for node in unloaded(tensors)))
+        if vae is None or not isinstance(vae.network, AutoencoderKL):
+            return tape.program
+        plain = Tape(vae.name, network_of(vae.network).source)
+        latent = plain.new("latents", (1, vae.network.latent_channels, step.height, step.width),
+                           ITEMSIZES[self.dtype_of(vae)])
+        network_of(vae.network).forward(plain, vae.network, latent)
+        del latent
+        return (*tape.nodes, *plain.nodes)
 
     # words
 
@@ -487,11 +478,18 @@ class _Run:
         vae = self.pipeline.autoencoder
         if vae is not None and setting.vae == "cached" and not isinstance(vae.network, AutoencoderKL):
             yield "latents are made before the first step; what the autoencoder takes meanwhile is not counted"
+        if setting.validation and setting.reloads:
+            yield RELOADED
         if len(self.pipeline.denoisers) > 1:
             yield "one of the two denoisers is on the card and trained"
         if job.plan.peft is not None:
             yield Note("adapters of rank {} on {}", job.plan.peft.rank, ", ".join(self._words()))
 
+
+RELOADED: Final = (
+    "after its last step the script loads the whole pipeline once more beside what it trained, to make the last "
+    "images; without --validation_prompt it does not"
+)
 
 LARGEST_CLIP: Final = 1280
 """Width of the largest text encoder that these scripts train; T5 and language models stay frozen."""

@@ -193,6 +193,9 @@ NAME: Final = re.compile(r"[A-Za-z_]\w{0,80}")
 ASSIGNED: Final = re.compile(r"([A-Za-z_]\w{0,80})(\+?)=")
 HERE: Final = re.compile(r"<<(-?)[ \t]*\\?([\"']?)(\w{1,80})\2")
 BREAKS: Final = "\n;&|()"
+BROKEN: Final = re.compile(r"\\[ \t]+(?=#|\n|$)")
+"""A backslash with blanks behind it, or a remark: it joins no line to the next, and hands on a blank."""
+
 PLACEHOLDER: Final = re.compile(r"<(?:[^\W\d_]|\.\w)(?:[\w ./:|-]{0,60}\w)?>")
 """`<model_path>` of a documentation: a shell would take it for two files and swallow the word behind it."""
 
@@ -257,6 +260,8 @@ class Lexer:
                 self.place += 1 if char in " \t" else 2
             elif char == "#":
                 self._to_line_end()
+            elif (blank := BROKEN.match(self.text, self.place)) is not None:
+                self.place = blank.end()
             elif char in "<>" and not PLACEHOLDER.match(self.text, self.place):
                 yield self._redirection()
             elif not closing and self.text.startswith("((", self.place):

@@ -59,6 +59,10 @@ SETS_UP: Final = re.compile(r"(?:.*/)?(?:activate|\.?bashrc|\.?bash_profile|\.?p
 
 
 
+ARGUMENT_LINE: Final = re.compile(r"--|-[A-Za-z]|[+~]{0,2}\w+(?:\.\w+)+=")
+"""What no command is called: an argument, or a key of Hydra."""
+
+
 class Script(NamedTuple):
     """What a script would run."""
 
@@ -497,7 +501,7 @@ class Interpreter(Expander):
 
     def _keep(self, words: list[str]) -> None:
         """A line that begins with an argument goes on with the command before it."""
-        if words[0].startswith("--") and self.commands:
+        if ARGUMENT_LINE.match(words[0]) and self.commands:
             if not self.commands[-1][0].startswith("-"):  # a file of arguments alone has no command
                 self.loose.append(words[0])
             self.commands[-1] += words

@@ -35,6 +35,7 @@ class Script(NamedTuple):
     tokens: int = 0  # of a prompt; 0: the pipeline's
     more_tokens: int = 0  # of other encoders, beside max_sequence_length
     reloads: bool = True  # encoders come back for validation
+    again: str = ""  # for the last images a whole pipeline comes beside what was trained, "kept" or "cast" to fp32
     trains: str = "denoiser"
     targets: tuple[str, ...] = ()  # where they are not the engine's
     distils: str = ""  # what: "itself" without adapters, or another network "apart"
@@ -44,8 +45,8 @@ class Script(NamedTuple):
 
 _UNET: Final = "UNet2DConditionModel"
 _FLUX: Final = "FluxTransformer2DModel"
-_FLUX_LORA: Final = Script(_FLUX, tokens=512)
-_SDXL_LORA: Final = Script(_UNET, resolution=1024, vae="fp32")
+_FLUX_LORA: Final = Script(_FLUX, tokens=512, again="kept")
+_SDXL_LORA: Final = Script(_UNET, resolution=1024, vae="fp32", again="cast")
 _FLUX2_TARGETS: Final = (
     "to_k", "to_q", "to_v", "to_out.0", "attn.to_qkv_mlp_proj", "single_transformer_blocks.attn.to_out",
 )
@@ -58,22 +59,24 @@ _LCM_LORA: Final = Script(_UNET, batch=16, rank=64, text="never", encodes=8, tar
 
 SCRIPTS: Final[dict[str, Script]] = {
     "train_text_to_image": Script(_UNET, adapters=False, batch=16, text="never"),
-    "train_text_to_image_lora": Script(_UNET, batch=16, text="never"),
+    "train_text_to_image_lora": Script(_UNET, batch=16, text="never", again="cast"),
     "train_text_to_image_sdxl": Script(
         _UNET, adapters=False, resolution=1024, batch=16, vae="fp32", cached=True, text="always"),
     "train_text_to_image_lora_sdxl": Script(_UNET, resolution=1024, batch=16, vae="given", text="never"),
     "train_dreambooth": Script(_UNET, adapters=False, text="precomputed"),
-    "train_dreambooth_lora": Script(_UNET, text="precomputed"),
+    "train_dreambooth_lora": Script(_UNET, text="precomputed", again="cast"),
     "train_dreambooth_lora_sdxl": _SDXL_LORA,
     "train_dreambooth_lora_sdxl_advanced": _SDXL_LORA._replace(vae="given"),
     "train_dreambooth_lora_sd15_advanced": Script(_UNET),
     "train_instruct_pix2pix": Script(_UNET, adapters=False, resolution=256, batch=16, text="never"),
-    "train_dreambooth_lora_sd3": Script("SD3Transformer2DModel", vae="fp32", tokens=77, more_tokens=77),
-    "train_dreambooth_sd3": Script("SD3Transformer2DModel", adapters=False, vae="fp32", tokens=77, more_tokens=77),
+    "train_dreambooth_lora_sd3": Script(
+        "SD3Transformer2DModel", vae="fp32", tokens=77, more_tokens=77, again="kept"),
+    "train_dreambooth_sd3": Script(
+        "SD3Transformer2DModel", adapters=False, vae="fp32", tokens=77, more_tokens=77, again="kept"),
     "train_dreambooth_lora_flux": _FLUX_LORA,
     "train_dreambooth_lora_flux_advanced": _FLUX_LORA,
     "train_dreambooth_lora_flux_kontext": _FLUX_LORA,
-    "train_dreambooth_flux": Script(_FLUX, adapters=False, tokens=77),
+    "train_dreambooth_flux": Script(_FLUX, adapters=False, tokens=77, again="kept"),
     "train_dreambooth_lora_flux2": _FLUX2_LORA,
     "train_dreambooth_lora_flux2_img2img": _FLUX2_LORA,
     "train_dreambooth_lora_flux2_klein": _FLUX2_LORA,
@@ -81,9 +84,11 @@ SCRIPTS: Final[dict[str, Script]] = {
     "train_control_lora_flux": Script(
         _FLUX, resolution=1024, vae="fp32", text="offload", tokens=512, control=True,
         targets=("x_embedder", *JOINT, *FEED_FORWARD)),
-    "train_dreambooth_lora_qwen_image": Script("QwenImageTransformer2DModel", tokens=512, text="always"),
+    "train_dreambooth_lora_qwen_image": Script(
+        "QwenImageTransformer2DModel", tokens=512, text="always", again="kept"),
     "train_dreambooth_lora_z_image": Script("ZImageTransformer2DModel", tokens=512, text="always", reloads=False),
-    "train_dreambooth_lora_lumina2": Script("Lumina2Transformer2DModel", vae="fp32", tokens=256),
+    "train_dreambooth_lora_lumina2": Script(
+        "Lumina2Transformer2DModel", vae="fp32", tokens=256, again="kept"),
     "train_lcm_distill_lora_sd_wds": _LCM_LORA._replace(distils="apart", encodes=32),
     "train_lcm_distill_lora_sdxl": _LCM_LORA._replace(resolution=1024, vae="given", distils="itself"),
     "train_lcm_distill_lora_sdxl_wds": _LCM_LORA._replace(resolution=1024, vae="given", distils="apart"),
@@ -233,6 +238,8 @@ def _placed(values: Watched, row: Script) -> list[str]:
     validates = any(values.get(name) for name in PROMPTS)
     if validates and row.reloads:
         pairs.append("validation=true")
+        if row.again and not values.flag("skip_final_inference"):
+            pairs.append(f"reloads={row.again}")
     return pairs
 
 
