@@ -55,6 +55,12 @@ class TraceJob(Noun, frozen=True):
     parallel: str = ""  # "ddp", "fsdp", "fsdp2"
     assumptions: tuple[str, ...] = ()  # made where nothing was said
 
+PLACED: Final = (
+    "the script computes on the CPU alone: traced as with its networks, and every tensor that meets them, moved to the "
+    "card, model.to('cuda') and x.to('cuda')"
+)
+"""What is assumed of a script that does not ask for a card; told with the answer's first lines."""
+
 
 class ScriptJob(Noun, frozen=True):
     """One traced run of an unmodified script."""
@@ -82,6 +88,7 @@ class ScriptJob(Noun, frozen=True):
     made: tuple[str, ...] = ()  # files and folders of data that are not there, and without which it did not run
     logs_calls: bool = False  # its tape has every call, from which other sizes follow
     is_launched: bool = False  # one rank alone has the variables that torchrun sets, too
+    is_placed: bool = False  # it stays on the CPU by itself: its networks, and what meets them, are moved to the card
     world_size: int = 1
     rank: int = 0
     assumptions: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from vramcast.domain.answer import Peak
-from vramcast.domain.trace_job import Holding, TraceAnswer, TracedTime, TraceFailure
+from vramcast.domain.trace_job import PLACED, Holding, TraceAnswer, TracedTime, TraceFailure
 from vramcast.report.columns import table_lines
 from vramcast.report.document import as_text, document
 from vramcast.report.messages import Words
@@ -75,7 +75,8 @@ def _sections(
         yield words("where_time_goes"), where_time_goes(answer.traced_time, words)
     yield words("trace.course"), _course(answer, words)
     yield words("trace.unknown"), _unknown(answer, words)
-    for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
+    assumed = (text for text in answer.assumptions if text != words.said(PLACED))  # which the first lines say
+    for key, texts in (("assumed", assumed), ("warnings", answer.warnings)):
         yield words(key), (f"  - {plain(text)}" for text in texts)
 
 
@@ -97,6 +98,7 @@ def verdict(answer: TraceAnswer, words: Words) -> Iterator[str]:
     if rank.gives_back_cache:
         yield "  " + words("trace.cache")
     yield "  " + _what(answer, words)
+    yield from (f"  {text}" for text in answer.assumptions if text == words.said(PLACED))
     if answer.traced_time is not None:
         yield "  " + step_time(answer.traced_time, words)
     if answer.stopped:

@@ -39,6 +39,7 @@ from vramcast.errors import InvalidSpec, Note, OutOfMemory, Unsupported, Vramcas
 from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.environment.made_up import LISTING, lacking, make
+from vramcast.tracing.environment.placing import placed
 from vramcast.tracing.environment.rows import stood_in
 from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, folder_nearby, named_missing, stand_in_for
@@ -50,7 +51,7 @@ from vramcast.tracing.targets import words_of
 OF_SIMULATION: Final = re.compile(
     r"cannot be called on meta tensors|convert meta device|not linked with support for|CUDA is not available|NVRTC|"
     r"No CUDA GPUs|not compiled with CUDA|NVIDIA driver|access accelerator device|CUDA_HOME|on device meta\b|"
-    r"SparseMeta|'Meta' backend|NotInstalled"
+    r"but got meta\b|SparseMeta|'Meta' backend|NotInstalled"
 )
 """What C++ says of tensors without data, or of a build without CUDA, that a script would not hear on the card."""
 FETCHES: Final = (
@@ -147,6 +148,8 @@ def main(folder: Path) -> None:
         stack.enter_context(session.active(folder))
         for path in job.made:
             make(path, session.overlay, session.simulation, job.path)
+        if job.is_placed:
+            stack.enter_context(placed(session.simulation))
         watch.start()
         _run(job, watch, lambda error: lacking(session.overlay, error, job.path, _printed(folder)))
         signal.setitimer(signal.ITIMER_REAL, 0)

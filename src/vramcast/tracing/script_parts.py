@@ -10,6 +10,7 @@ What a run left behind travels as bytes from that process to the one that asked.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -254,6 +255,8 @@ ERRORS: Final[dict[str, type[VramcastError]]] = {
     kind.__name__: kind for kind in (InvalidSpec, Unsupported, UnknownName, SourceError, OutOfMemory)
 }
 MOST_MADE: Final = 8  # files and folders that stand in, each after a start that ended for want of it
+ON_HOST: Final = re.compile(r"^(?:.*=|--?(?:use[-_])?)?cpu$|^--?(?:no|disable|without)[-_](?:cuda|gpu)", re.IGNORECASE)
+"""Words of a command line that ask for the CPU."""
 GRACE_S: Final = 15  # for a process to end by itself once its time is up or its record is written
 LONGEST_LINE: Final = 300  # of the last line that it printed, in a sentence [characters]
 LONGEST_OUTPUT: Final = 4000  # of what the script printed that is kept, from its end [characters]
@@ -310,12 +313,23 @@ def run_script(job: ScriptJob) -> ScriptRun:
         return run_script(replace(job, made=(*job.made, ran.lacking), spent_s=spent))
     if ran.is_unlaunched and not job.is_launched and job.world_size == 1 and spent < job.time_limit_s:
         return run_script(replace(job, is_launched=True, spent_s=spent))
+    if _stays_on_host(job, ran) and spent < job.time_limit_s:
+        try:
+            return run_script(replace(job, is_placed=True, spent_s=spent))
+        except VramcastError:
+            pass  # what it came to by itself is said
     if ran.error:
         kind = ERRORS.get(ran.error_kind, InvalidSpec)
         if ran.exited and output.strip():
             raise kind("{} after printing: {}", ran.error, last_line(output))
         raise kind(ran.error)
     return replace(ran, output=output)
+
+
+def _stays_on_host(job: ScriptJob, ran: ScriptRun) -> bool:
+    """Whether it calls networks on the CPU alone, and nobody asked for that."""
+    is_asked = any(ON_HOST.search(word) for word in job.arguments)
+    return not (job.is_placed or is_asked or ran.run.tape.events) and bool(ran.host_forwards)
 
 
 def _wait(job: ScriptJob, folder: Path) -> int | None:

@@ -10,7 +10,7 @@ from vramcast.tracing.environment.graphs import graphs_of_pyg
 from vramcast.tracing.environment.made_up import OPENS, led, tokenizers_of_files
 from vramcast.tracing.environment.older import POSITIONS, names_of_pillow, no_bits
 from vramcast.tracing.extensions import apex, transformer_engine
-from vramcast.tracing.extensions.stand_ins import Extension, Guard, graph_unread, unbuilt
+from vramcast.tracing.extensions.stand_ins import Extension, Guard, folder_of_log, graph_unread, unbuilt
 from vramcast.tracing.rules import attention
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {
@@ -21,6 +21,7 @@ GUARDED: Final[Mapping[str, Guard]] = {
     **transformer_engine.GUARDED, **datasets.ANSWERS, **hub.ANSWERS,
     "torch.utils.cpp_extension": dict.fromkeys(("load", "load_inline"), unbuilt),
     "torch.utils.tensorboard._pytorch_graph": {"graph": graph_unread},
+    "torch.utils.tensorboard.writer": {"FileWriter.__init__": folder_of_log},
     "huggingface_hub.hf_api": hub.lists_of_hub, "torch_geometric.data.dataset": graphs_of_pyg,
     "datasets.load": {"load_dataset": rows.rows_of_hub}, "datasets.arrow_dataset": rows.OF_FEW,
     "evaluate.loading": {"load": rows.metric_of_hub},

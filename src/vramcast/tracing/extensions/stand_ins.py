@@ -246,6 +246,12 @@ def graph_unread(_simulation: Simulation, _graph: Any, /, model: Any, args: Any,
     return library.GraphDef(versions=library.VersionDef(producer=22)), library.RunMetadata()
 
 
+def folder_of_log(_simulation: Simulation, make: Any, /, self: Any, log_dir: Any, *args: Any, **kwargs: Any) -> None:
+    """What `torch.utils.tensorboard` writes to is there, whoever writes: scripts keep more beside it."""
+    Path(log_dir).mkdir(parents=True, exist_ok=True)
+    make(self, log_dir, *args, **kwargs)
+
+
 class Finder(MetaPathFinder, Loader):
     """Finds stand-ins before the modules themselves, which need the card."""
 
