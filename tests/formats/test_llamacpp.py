@@ -15,6 +15,7 @@ from vramcast.formats.files import File
 from vramcast.formats.merged import with_configs
 from vramcast.formats.paths import Configs
 from vramcast.formats.read import read_files
+from vramcast.formats.reading import CONTEXT_OF_BUILD
 from vramcast.formats.write import files_of
 
 HEAD = "llama-server -m models/Qwen3-8B-Q4_K_M.gguf "
@@ -74,6 +75,9 @@ def test_a_file_whose_name_does_not_say_what_it_holds_is_asked_for(line: str) ->
 def test_the_context_is_what_the_build_has() -> None:
     image = "docker run ghcr.io/ggml-org/llama.cpp:server-cuda-b{} -m Qwen3-8B-Q4_0.gguf"
     assert options(image.format(6900))["context"] == 4096
+    said = [read_files([], command="serve", line=line).unread for line in
+            (image.format(6900), "llama-server -m Qwen3-8B-Q4_0.gguf", "llama-server -m Qwen3-8B-Q4_0.gguf -c 4096")]
+    assert [any(CONTEXT_OF_BUILD in str(one) for one in lines) for lines in said] == [False, True, False]
     fitted = {"gpus": "rtx-4090", "engine": "llama.cpp@8000"}  # the build beside a command that names none
     for said, pairs in (("", ()), (" -ngl 99", ("fit=context",)), (" -ngl auto", ()), (" --fit off", ("fit=off",))):
         line = "llama-server -m Qwen3-8B-Q4_0.gguf" + said

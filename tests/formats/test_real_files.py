@@ -8,6 +8,7 @@ from tests.formats.test_readers import asked, written
 from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
+from vramcast.formats.read import read_files
 
 FACTORY_TABLE = {
     "model_name_or_path": "llama-3.2-1b", "finetuning_type": "lora", "do_train": True, "template": "default",
@@ -85,6 +86,13 @@ def test_files_that_come_with_llamafactory_are_known(name: str, shards: str, off
     path = written(tmp_path, "a.json", FACTORY_TABLE | {"deepspeed": f"./examples/deepspeed/{name}"})
     plan = asked(path, gpus="8xh100", seq_len=512).plan
     assert (plan.shards, plan.offload_optimizer, plan.offload_parameters) == (shards, offloads, offloads)
+
+
+def test_files_that_llamafactorys_page_writes_overlap(tmp_path: Path) -> None:
+    own, pages = (set(read_files([written(tmp_path, "a.json", FACTORY_TABLE | {
+        "deepspeed": f"{folder}/ds_z2_config.json"})], command="train").options["engine-option"])
+                  for folder in ("examples/deepspeed", "cache"))
+    assert own ^ pages == {"overlap_comm=false", "overlap_comm=true"}
 
 
 LAYERS = {"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}

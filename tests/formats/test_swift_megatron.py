@@ -11,6 +11,7 @@ from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
 from vramcast.formats.read import read_files
 from vramcast.formats.reading import Given
+from vramcast.formats.tools.swift_megatron import ELSEWHERE_COUNTED
 
 SFT = """PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
 NPROC_PER_NODE=4 \\
@@ -61,6 +62,13 @@ def job(folder: Path, more: str = "", **options: Any) -> Job:
 def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str, Any], tmp_path: Path) -> None:
     found = given(tmp_path, more).options
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_degrees_that_need_several_cards_take_those_of_the_question(tmp_path: Path) -> None:
+    text = "megatron sft --model qwen3-8b --max_length 1024 --micro_batch_size 1 MORE\n"
+    for degree, alone in ((1, True), (2, False)):
+        read = given(tmp_path, f"--tensor_model_parallel_size {degree}", text)
+        assert (bool(read.alone), any(ELSEWHERE_COUNTED in str(one) for one in read.assumptions)) == (alone, not alone)
 
 
 @pytest.mark.parametrize(("more", "sentence"), [

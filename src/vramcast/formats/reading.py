@@ -39,7 +39,11 @@ NO_GPU: Final = "runs on no GPU of NVIDIA or AMD; vramcast answers for those"
 TIME_ALONE: Final = "changes the time alone, which is that of a run without it"
 LOOSE: Final = "begins a line that no backslash joins to the command; answered as if one did"
 UNEXPORTED: Final = "is set without export, so that no command sees it; answered as if one did"
-SAID: Final = (TIME_ALONE, LOOSE, UNEXPORTED)
+CONTEXT_OF_BUILD: Final = (
+    "is not given: 4096 tokens, as before build 7407; later builds take all that the model has; --context or "
+    "--engine llama.cpp@VERSION says which"
+)
+SAID: Final = (TIME_ALONE, LOOSE, UNEXPORTED, CONTEXT_OF_BUILD)
 """Why something is said and not refused."""
 
 

@@ -22,7 +22,7 @@ from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import PORT, SERVE, one_of_several, script_text
 from vramcast.formats.lines import Line
-from vramcast.formats.reading import Config, Reading, Unread
+from vramcast.formats.reading import CONTEXT_OF_BUILD, Config, Reading, Unread
 from vramcast.formats.servers import Server, read_server
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.by_name import by_name
@@ -291,7 +291,10 @@ def read(config: Config) -> Reading:
         unread.append(Unread("ctx_size", OWN_LENGTH, option="context"))
     if not fits and "ctx_size" not in said:
         options["context"] = max(1, USUAL_CONTEXT // slots)
-        notes.append(Note(
-            "a context of {}, {}'s before build {} where -c is not given", USUAL_CONTEXT, engine, SINCE["fit"]
-        ))
+        if engine == "llama.cpp" and not version:
+            unread.append(Unread("-c", CONTEXT_OF_BUILD, option="context"))
+        else:
+            notes.append(Note(
+                "a context of {}, {}'s before build {} where -c is not given", USUAL_CONTEXT, engine, SINCE["fit"]
+            ))
     return found._replace(options=options, unread=tuple(unread), notes=tuple(notes))

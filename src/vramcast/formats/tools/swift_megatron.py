@@ -180,6 +180,9 @@ STAGES: Final = {"dpo": "dpo", "kto": "kto", "rm": "reward", "grpo": "grpo"}
 TASKS: Final = {None: "", "causal_lm": "", "seq_cls": "classification", "embedding": "classification"}
 """`task_type` -> the same: labels, or the last position as it is [mcore model/gpt_model.py]."""
 
+ELSEWHERE_COUNTED: Final = (
+    "its degrees need several cards, so NPROC_PER_NODE is taken to be set elsewhere, to all of the question")
+
 AS_THEY_ARE: Final = Unread("freeze_llm", "leaves towers alone to learn, which is not modelled", of_towers=True)
 
 DEFAULTS: Final[dict[str, Any]] = {
@@ -297,6 +300,8 @@ def read(config: Config) -> Reading:
     unsaid = ((APEX, "gradient_accumulation_fusion"), *(() if stage == "grpo" else (
         (OLD if former else FUSED, "cross_entropy_loss_fusion"),)))
     notes = (*inner.notes, *told, *(said for said, name in unsaid if name not in table))
+    if alone and any(options.get(degree, 1) > 1 for degree in ("tp", "pp", "cp", "ep")):
+        alone, notes = False, (*notes, ELSEWHERE_COUNTED)
     found = inner._replace(format="swift-megatron", options=options, unread=unread, notes=(*command.notes, *notes),
                            auto=auto, alone=alone)
     found = with_environment(found, command, started)

@@ -69,8 +69,10 @@ LOW_RANK: Final = dict.fromkeys(("galore", "apollo", "galore-layerwise", "apollo
 trainer_optimizer.py]."""
 
 DEEPSPEED: Final = presets("llamafactory", "deepspeed")
-PRESETS: Final = lazy_pattern(rf"(?:.*/)?examples/deepspeed/({'|'.join(map(re.escape, DEEPSPEED))})")
-"""`zero_optimization` of the files that come with LLaMA-Factory, and where they lie there."""
+PRESETS: Final = lazy_pattern(
+    rf"(?:.*/)?(examples/deepspeed|(?:llamaboard_)?cache)/({'|'.join(map(re.escape, DEEPSPEED))})")
+"""`zero_optimization` of the files that come with LLaMA-Factory, and where they lie there; its page writes them into a
+cache, with overlapping exchanges [LLaMA-Factory src/llamafactory/webui/common.py `create_ds_config`]."""
 
 TRAINERS_BATCH: Final = 8
 """per_device_train_batch_size and its kin of evaluation where nobody says them [HF]."""
@@ -153,8 +155,9 @@ def arguments_of(values: Watched, file: str, *, fsdp: int = 2) -> Reading:
                       option="micro-batch")
     inner, found = values.get("deepspeed"), Reading("", {})
     if isinstance(inner, str) and (known := PRESETS.fullmatch(inner)):
-        notes = [*notes, Note("deepspeed: {} as it comes with LLaMA-Factory", known[1])]
-        inner = deepspeed.filled(DEEPSPEED[known[1]])
+        notes = [*notes, Note("deepspeed: {} as it comes with LLaMA-Factory", known[2])]
+        overlaps = {} if known[1].startswith("examples") else {"overlap_comm": True}
+        inner = deepspeed.filled(DEEPSPEED[known[2]] | overlaps)
     if isinstance(inner, Mapping):
         found = deepspeed.read(Config(file, "", inner))
         unread = (one._replace(name=f"deepspeed.{one.name}") for one in found.unread)
