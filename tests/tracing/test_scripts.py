@@ -16,7 +16,8 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported
 from vramcast.tracing import child, script_parts
-from vramcast.tracing.packages import folder_nearby
+from vramcast.tracing.environment.saving import Absent
+from vramcast.tracing.packages import built_by, folder_nearby
 from vramcast.tracing.run import answered_script
 from vramcast.tracing.script_parts import run_script
 from vramcast.tracing.script_watch import MOST_STEPS, QUIET_STEPS, Repetition, Step, Watch
@@ -288,6 +289,7 @@ def test_a_script_that_never_ends_meets_its_time_limit_whichever_start_it_is():
      r"script.py:3: stages of a pipeline ask each other .* give PipelineStage input_args"),
     ("import torch\n\nraise RuntimeError('PyTorch is not linked with support for cuda devices')", Unsupported,
      r"script.py:3: the simulated card, not the script, stops here: RuntimeError"),
+    ("import re\nre.nothing_of_it", InvalidSpec, r"script.py:2: Python \d.* wants another version of it: module 're'"),
     ("x = b''\nraise MemoryError", Unsupported, r"script.py:2: this machine's main memory, not the card's, is too"),
     ("from vramcast.errors import Unsupported\nraise Unsupported('not known')", Unsupported, "^not known$"),
 ])
@@ -318,6 +320,19 @@ def test_a_defect_of_the_simulation_is_no_failure_of_the_script(file, kind):
     except KeyError as error:
         found, said = child._failed(error, ScriptJob(path="script.py", gpu=load_gpu("t4")))
     assert found is kind and said.endswith("KeyError: 'key'")
+
+
+def test_what_a_project_compiles_and_what_a_file_of_tensors_would_hold_is_asked_for(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("lib")
+    (folder / "setup.py").write_text("Extension('model.utils.cython_boxes', ['boxes.pyx'])")
+    monkeypatch.syspath_prepend(str(folder))
+    job = ScriptJob(path="script.py", gpu=load_gpu("t4"))
+    missing = ModuleNotFoundError("No module named 'model.utils.cython_boxes'", name="model.utils.cython_boxes")
+    assert "/setup.py compiles: build that first" in child._failed(missing, job)[1]
+    assert built_by(ModuleNotFoundError(name="model.utils.others")) == ""
+    monkeypatch.setattr(Absent, "last", FileNotFoundError(2, "No such file", "train.pt"))
+    unpacked = ValueError("not enough values to unpack (expected 2, got 0)")
+    assert child._failed(unpacked, job)[1].startswith("it needs 'train.pt', which is not there")
 
 
 def test_a_script_that_exits_is_told_with_what_it_printed(own_folder):

@@ -41,8 +41,18 @@ from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.environment.made_up import LISTING, lacking, make
 from vramcast.tracing.environment.placing import placed
 from vramcast.tracing.environment.rows import stood_in
+from vramcast.tracing.environment.saving import Absent
 from vramcast.tracing.extensions import ASKING
-from vramcast.tracing.packages import OWN, PROJECT_NEARBY, UNREACHED, advice, folder_nearby, named_missing, stand_in_for
+from vramcast.tracing.packages import (
+    OWN,
+    PROJECT_NEARBY,
+    UNREACHED,
+    advice,
+    built_by,
+    folder_nearby,
+    named_missing,
+    stand_in_for,
+)
 from vramcast.tracing.script_parts import JOB, LONGEST_LINE, OUTPUT, ROOT
 from vramcast.tracing.script_watch import Enough, Watch
 from vramcast.tracing.session import Session
@@ -89,6 +99,10 @@ STOOD_IN: Final = (
     "data are not there, and what stands in for them ({}) is not as the script reads them ({}); put there what the "
     "project's instructions prepare, a few samples of data are enough"
 )
+UNBUILT: Final = "it imports {}, which {} compiles: build that first, as the project's instructions say"
+OF_MODULE: Final = re.compile(r"module '(?!torch\._C)(\w+)[\w.]*' has no attribute")
+"""What Python says of a name that another version of a package has."""
+UNPACKED: Final = "values to unpack"  # of a file of tensors that is not there, and whose number nobody knows
 INSTALLS: Final = re.compile(
     r"\bpip3? install\b|\b(?:is|are) not (?:currently )?installed\b|\bplease install\b|^'?\w+'? requires (?:either )?'",
     re.IGNORECASE,
@@ -218,9 +232,13 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
         return Unsupported, Note(DEEPSPEED_MISSING if is_missing else NO_DEEPSPEED)
     if type(error).__name__ == "PipeliningMetadataError":  # of torch.distributed.pipelining, which few scripts import
         return Unsupported, Note(NO_NEIGHBOURS)
+    if isinstance(error, ValueError) and UNPACKED in str(error) and Absent.last is not None:
+        error = Absent.last
     missing = _missing(error)
     if missing in ASKING:
         return InvalidSpec, Note(ITS_PYTHON, missing, str(error))
+    if builder := built_by(error):
+        return InvalidSpec, Note(UNBUILT, getattr(error, "name", ""), builder)
     if missing and (advised := advice(missing)):
         return InvalidSpec, advised
     if _asks_for_package(error):
@@ -289,8 +307,9 @@ def _missing(error: BaseException) -> str:
 
 
 def _installed(error: BaseException) -> tuple[str, str] | None:
-    """Name and version of the package, or of Python, that has no part of the name that was imported."""
-    root = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    """Name and version of the package, or of Python, that has no part of the name that was imported or asked for."""
+    asked = OF_MODULE.match(str(error)) if isinstance(error, AttributeError) else None
+    root = asked[1] if asked else (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if root in sys.stdlib_module_names:
         return "Python", platform.python_version()
     found = packages_distributions().get(root) if root else None

@@ -87,6 +87,15 @@ def advice(root: str) -> Note:
     return Note("") if _is_known(root) else Note(NOT_HERE, root, DISTRIBUTIONS.get(root, root.replace("_", "-")))
 
 
+def built_by(error: BaseException) -> str:
+    """The setup.py on the path that compiles the module which an import is for want of, "" where there is none."""
+    name = error.name if isinstance(error, ModuleNotFoundError) and "." in (error.name or "") else ""
+    quoted = re.compile(rf"[\"']{re.escape(name or '')}[\"']")
+    folders = (Path(each, "setup.py") for each in dict.fromkeys(sys.path) if name and not is_installed_at(each))
+    texts = ((path, path.read_text(encoding="utf-8", errors="replace")) for path in folders if path.is_file())
+    return next((str(path) for path, text in texts if quoted.search(text)), "")
+
+
 def folder_nearby(root: str, script: Path) -> str:
     """Folder of the script's own project where a package lies that nobody has, "" where there is none.
 

@@ -60,8 +60,11 @@ class Absent(Unread):
     Raises: FileNotFoundError, the one that the script would have met, where that is asked
     """
 
+    last: FileNotFoundError | None = None  # of the last one that was to be read
+
     def __init__(self, error: FileNotFoundError, *, is_whole: bool = True) -> None:
         super().__init__()
+        Absent.last = error
         self._error, self._is_whole = error, is_whole
 
     def __missing__(self, name: str) -> Unread:
