@@ -1,6 +1,5 @@
 """The model catalogue: every file loads, every name leads to one file, and wrong files say what is wrong."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from vramcast.blocks.parameters.model import checkpoint_elements, count_parameters
-from vramcast.catalogue.index import MODELS, PIPELINES, Index
+from vramcast.catalogue.index import MODELS, PIPELINES, Index, joined
 from vramcast.catalogue.models import aliases_of, entry_model, load_model, parse_entry, read_entry, summary_of
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.families import model_from_config
@@ -127,8 +126,15 @@ def test_words_of_a_name_stand_apart_or_joined(said: str, name: str) -> None:
 
 @pytest.mark.parametrize("index", [MODELS, PIPELINES], ids=["models", "pipelines"])
 def test_no_two_names_are_one_when_their_words_are_joined(index: Index) -> None:
-    joined = {(re.sub(r"[\s_-]", "", alias), entry) for alias, entry in index.aliases.items()}
-    assert len({alias for alias, _ in joined}) == len(joined)
+    names = {(joined(alias), entry) for alias, entry in index.aliases.items()}
+    assert len({alias for alias, _ in names}) == len(names)
+
+
+@pytest.mark.parametrize("said", ["gemma 31b", "qwen 27b", "qwen-34b", "OLMo 27B", "llama 370b"])
+def test_two_numbers_are_not_one(said: str) -> None:
+    """Gemma 4 31B and Qwen3.5 27B are called so; gemma-3-1b and qwen2-7b are other networks."""
+    with pytest.raises(UnknownName):
+        MODELS.resolve(said)
 
 
 def test_two_files_cannot_claim_one_alias(tmp_path: Path) -> None:

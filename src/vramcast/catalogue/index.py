@@ -18,7 +18,18 @@ import msgspec
 from vramcast.errors import SourceError, UnknownName
 
 JOINTS: Final = re.compile(r"[\s_-]+")
-"""What stands between the words of a name, or does not."""
+"""What stands between the words of a name."""
+NEEDLESS: Final = re.compile(r"(?<!\d)-|-(?!\d)")
+"""Of those what is left out as well; between two numbers it tells gemma 3 1b from gemma 31b."""
+
+
+def joined(name: str) -> str:
+    """A name with its words joined: people write phi4, qwen3 32b, llama3_8b.
+
+    >>> joined("Phi 4"), joined("gemma_3 1B"), joined("gemma 31b")
+    ('phi4', 'gemma3-1b', 'gemma31b')
+    """
+    return NEEDLESS.sub("", JOINTS.sub("-", name.strip().lower()))
 
 
 class Index:
@@ -41,8 +52,8 @@ class Index:
 
     @cached_property
     def _joined(self) -> dict[str, str]:
-        """The same without what joins the words of a name: people write phi4, qwen3 32b, llama3_8b."""
-        return {JOINTS.sub("", alias): name for alias, name in self.aliases.items()}
+        """The same by names whose words are joined."""
+        return {joined(alias): name for alias, name in self.aliases.items()}
 
     def names(self) -> tuple[str, ...]:
         """The names of all entries, sorted."""
@@ -51,7 +62,7 @@ class Index:
     def entry(self, text: str) -> str | None:
         """The entry's own name for a name or alias, in any case, its words apart or joined; None where there is none.
         """
-        return self.aliases.get(text.strip().lower()) or self._joined.get(JOINTS.sub("", text.lower()))
+        return self.aliases.get(text.strip().lower()) or self._joined.get(joined(text))
 
     def resolve(self, text: str) -> str:
         """The entry's own name for a name or alias, in any case, its words apart or joined, with or without the active
