@@ -1,15 +1,19 @@
 """Commands of vLLM: every form of an argument that changes memory is read, or refused by its name."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import vramcast
 from tests.formats.test_readers import refusal
+from vramcast.api import serve_job_of
 from vramcast.catalogue.formats import conditions, harmless
+from vramcast.engines.vllm.settings import settings_of
 from vramcast.formats.merged import with_configs
 from vramcast.formats.paths import Configs
 from vramcast.formats.read import read_files
+from vramcast.formats.write import files_of
 
 HEAD = "vllm serve Qwen/Qwen3-8B "
 
@@ -149,3 +153,22 @@ def test_towers_that_share_the_images_are_whole_on_every_rank() -> None:
 
 def test_no_name_is_both_harmless_and_about_a_part() -> None:
     assert not harmless("vllm", "EngineArgs") & conditions("vllm", "EngineArgs").keys()
+
+
+@pytest.mark.parametrize(("engine", "chunks", "said"), [
+    ("vllm@0.5.2", "false", None), ("vllm@0.7.3", "false", "--enable-chunked-prefill false"),
+    ("vllm@0.7.3", "true", "--enable-chunked-prefill"), ("vllm@0.8.4", "false", "--enable-chunked-prefill false"),
+    ("vllm@0.8.5", "false", "--no-enable-chunked-prefill"), ("vllm@0.19", "true", "--enable-chunked-prefill"),
+])
+def test_whether_prompts_are_cut_is_written_as_the_version_takes_it(
+    engine: str, chunks: str, said: str | None, tmp_path: Path
+) -> None:
+    options = {"gpus": "h100", "engine": engine}
+    job = serve_job_of(options | {"model": "llama-3.1-8b", "engine-option": f"chunked-prefill={chunks}"})
+    script = next(file.text for file in files_of(job)[0] if file.name == "serve.sh")
+    written = [line.partition("#")[0].strip(" \\\t") for line in script.splitlines() if "chunked-prefill" in line]
+    assert written == ([] if said is None else [said])
+    (tmp_path / "serve.sh").write_text(script, encoding="utf-8")
+    again = serve_job_of(options | {"from": (str(tmp_path / "serve.sh"),)})
+    assert settings_of(again).chunks == settings_of(job).chunks
+    assert settings_of(again).batched_tokens == settings_of(job).batched_tokens

@@ -9,9 +9,10 @@ import json
 import re
 from typing import Any, Final
 
-from vramcast.domain.serving import ServeJob, Version
+from vramcast.domain.serving import ServeJob
+from vramcast.domain.version import Version, last_patch
 from vramcast.engines.serving.requests import variables_of
-from vramcast.engines.vllm.settings import ATTENTION_BACKENDS, BACKEND_ARGUMENT_SINCE, KNOWN
+from vramcast.engines.vllm.settings import ATTENTION_BACKENDS, BACKEND_ARGUMENT_SINCE, KNOWN, V0_CHUNKS_SINCE
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
@@ -44,8 +45,8 @@ SHORT: Final = {
 
 NAMES: Final = argument_names(vllm_logs.GIVEN)
 
-NO_SINCE: Final[Version] = (0, 8)
-"""Flags have a `--no-` form [vllm/engine/arg_utils.py]."""
+NO_SINCE: Final[Version] = (0, 8, 5)
+"""Flags have a `--no-` form; before, this one takes a word [vllm/engine/arg_utils.py `StoreBoolean`]."""
 
 VLLM_DRAFTS: Final = {**written(vllm_logs.DRAFTS), "model": "draft_model"}
 
@@ -298,11 +299,13 @@ def _draft_lines(order: Order) -> list[Line]:
 
 def _chunk_lines(version: Version, chunks: bool | None) -> Table:
     """Whether prompts are cut, where the question says."""
-    if chunks is None:
+    why = "prompts are cut where a step is full"
+    version = last_patch(version)
+    if chunks is None or (not chunks and version < V0_CHUNKS_SINCE):  # a flag then, and off
         return ()
-    if version < NO_SINCE:
-        return (Line("enable-chunked-prefill", str(chunks), "prompts are cut where a step is full"),)
-    return (Line(f"{'' if chunks else 'no-'}enable-chunked-prefill", True, "prompts are cut where a step is full"),)
+    if not chunks and version < NO_SINCE:
+        return (Line("enable-chunked-prefill", "false", why),)
+    return (Line(f"{'' if chunks else 'no-'}enable-chunked-prefill", True, why),)
 
 
 def _option_lines(order: Order) -> Table:
