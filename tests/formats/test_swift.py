@@ -80,6 +80,7 @@ def test_a_command_whose_arguments_are_a_file_is_that_files(tmp_path: Path, befo
 @pytest.mark.parametrize("more, expected", [
     ("--tuner_type full", {"precision": "bf16", "peft": None}),
     ("--tuner_type full --deepspeed zero3", {"precision": "mixed-bf16", "zero": "3", "sharded-by": "deepspeed"}),
+    ("--tuner_type full --deepspeed zero0", {"zero": "0", "sharded-by": None}),
     ("--deepspeed zero2_offload", {"zero": "2", "offload-optimizer": "cpu"}),
     ("--fsdp fsdp2", {"sharded-by": "fsdp2", "shards": "everything"}),
     ("--attn_impl flash_attn --packing true", {"attention": "flash"}),

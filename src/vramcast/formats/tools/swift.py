@@ -27,6 +27,7 @@ from vramcast.formats.reading import (
     modules_of,
     shown,
     together,
+    under_the_trainer,
     without_none,
 )
 from vramcast.formats.table import Row, read_options
@@ -460,8 +461,8 @@ def _sharding(values: Watched, file: str) -> tuple[dict[str, Any], tuple[Unread,
         found = deepspeed.read(Config(file, "", filled | dict(table)))
         unread = tuple(one._replace(name=f"deepspeed.{one.name}") for one in found.unread
                        if one.option not in ("micro-batch", "precision", "grad-accum"))
-        inside = {key: value for key, value in found.options.items() if key not in ("engine", "precision")}
-        return together(inside, {"sharded-by": "deepspeed", "engine-option": ("auto=false",)}), unread
+        inside = under_the_trainer(found.options)
+        return {key: value for key, value in inside.items() if key not in ("engine", "precision")}, unread
     if whole is None:
         return {}, ()
     if whole == "fsdp2":
