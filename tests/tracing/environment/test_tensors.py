@@ -332,3 +332,11 @@ def test_packed_bits_are_shifted(running):
 def test_what_torch_checks_holds(running):
     torch._check_tensor_all(unknown(4096, 64) >= 0)
     assert not running.simulation.unseen
+
+
+def test_a_loader_still_answers_next_as_older_torch_did_and_says_so(running):
+    batches = iter(torch.utils.data.DataLoader([torch.ones(2)] * 4, batch_size=2))
+    assert batches.next().shape == (2, 2) and len(next(batches)) == 2
+    assert any("next(iterator) takes its place" in one.what for one in running.assumptions)
+    with pytest.raises(StopIteration):
+        batches.next()

@@ -83,6 +83,15 @@ def patch_older(patches: Patches, simulation: Simulation) -> None:
 
     if sampler.__init__ is object.__init__:
         patches.set(sampler, "__init__", of_data)
+    batches: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+
+    def following(self: Any) -> Any:  # until torch 1.13
+        simulation.assumptions.note(Note(REMOVED, "torch's iterator of a DataLoader", "next", "next(iterator)"),
+                                    simulation.origins.place())
+        return next(self)
+
+    if not hasattr(batches, "next"):
+        patches.set(batches, "next", following)
 
 
 def _answer(patches: Patches, module: Any, names: Mapping[str, Any], *, is_for_all: bool = False) -> None:
