@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Recompute
-from vramcast.domain.planning import Goal, Limits, MissedLimit, Point, Reason
+from vramcast.domain.planning import Goal, Limits, MissedLimit, Point, Reason, Space
 from vramcast.domain.version import named
 from vramcast.engines.eager.releases import precision_word
 from vramcast.engines.eager.trl import with_unasked
@@ -25,11 +26,6 @@ from vramcast.errors import InvalidSpec, Note, joined
 
 if TYPE_CHECKING:  # it needs NumPy, which the search of servers and pages without it have not
     from vramcast.search.training.pool import Candidate, Candidates, Rule
-from vramcast.blocks.parameters.model import count_parameters
-from vramcast.domain.planning import (
-    Space,
-)
-from vramcast.search.training.pool import Candidate, Candidates, Rule
 
 
 def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
