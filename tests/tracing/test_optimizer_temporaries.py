@@ -7,7 +7,7 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.program import extent
 from vramcast.states.optimizers import optimizer
 from vramcast.states.steps import Weight, step_program
-from vramcast.tracing.origins import FULL
+from vramcast.tracing.holders import FULL
 from vramcast.tracing.session import Session
 
 COUNT, SIDE = 4, 1024
