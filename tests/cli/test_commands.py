@@ -72,7 +72,7 @@ HEAVY: Final = {
 
 @pytest.mark.parametrize(("question", "most"), [
     ("train llama-3.1-8b --gpus 8xh100-sxm-80gb", 130), ("serve qwen3-32b --gpus 2xh100-sxm-80gb", 129),
-    ("oom -", 69), ("models", 41), ("--help", 9),
+    ("oom -", 70), ("models", 43), ("--help", 9),
 ])
 def test_a_question_imports_nothing_heavy_and_little(question: str, most: int) -> None:
     code = (
@@ -213,7 +213,7 @@ def test_a_terminal_sees_the_count_and_then_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     with waiting(Words("en")) as progress:
         assert progress is not None
-        progress(1234567)
+        progress(1234567, ())
     assert "1,234,567 plans" in terminal.getvalue()
     assert terminal.getvalue().endswith(ERASE)
 

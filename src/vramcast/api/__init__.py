@@ -21,15 +21,19 @@ if TYPE_CHECKING:
         train_answer,
     )
     from vramcast.api.choices import card_choices, fitting_models
+    from vramcast.api.failures import diagnosis_of
     from vramcast.api.fixing import fitting_texts, write_fixed
     from vramcast.api.jobs import asks_which, question_of
     from vramcast.api.planning import planned_serving, planned_training
-    from vramcast.api.shown import diagnose, diagnosis_of, plan, reconcile, replay, rl, serve, train
+    from vramcast.api.recordings import replay
+    from vramcast.api.shown import diagnose, plan, reconcile, rl, serve, train
     from vramcast.api.tracing import traced_target
 
 MODULES: Final = {
     name: module for module, offered in {
-        "shown": ("diagnose", "diagnosis_of", "plan", "reconcile", "replay", "rl", "serve", "train"),
+        "shown": ("diagnose", "plan", "reconcile", "rl", "serve", "train"),
+        "failures": ("diagnosis_of",),
+        "recordings": ("replay",),
         "answers": (
             "answer_to", "asks_serve", "job_of", "post_training_answer", "post_training_job_of", "serve_answer",
             "serve_job_of", "train_answer",

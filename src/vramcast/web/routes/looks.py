@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from vramcast.api import answer_to, job_of, serve_answer, serve_job_of, train_answer
-from vramcast.api.shown import replayed
+from vramcast.api.recordings import replayed
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.serving import ServeJob
 from vramcast.emit.memory_snapshot import write_snapshot

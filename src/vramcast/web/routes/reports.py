@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from vramcast.api import job_of, serve_job_of
 from vramcast.api.answers import is_serving
-from vramcast.api.shown import replayed
+from vramcast.api.recordings import replayed
 from vramcast.doctor.failures.diagnose import Given, diagnosed_recording, diagnosed_text
 from vramcast.domain.failure import Diagnosis
 from vramcast.domain.job import Job
