@@ -77,7 +77,9 @@ def question_of(options: Mapping[str, Any], file: str | Path | None, asks: str) 
     words: tuple[str, ...] = ()
     if not all(is_own(name, value, table) for name, value in named.items()):
         named, words = formats.field_names.in_own_words(named, table, command=command)
-    named = as_started(formats.field_names.as_stored(named, command), command)
+    if command == "serve":
+        named = question.serving.as_stored(named)
+    named = as_started(named, command)
     configs = configs_in(merged | named)
     beneath = {name: value for name, value in merged.items() if name not in ABOUT_FILES}
     named = {name: value for name, value in named.items() if name not in ABOUT_FILES}

@@ -6,23 +6,18 @@ unasked is not taken over: the rest of the question is vramcast's.
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import Name, load_format
-from vramcast.catalogue.index import MODELS
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
 from vramcast.formats.read import OPTIONS_OF_BATCH, as_options
 from vramcast.formats.reading import Config, Reading, Unread, sentence
 from vramcast.formats.registry import READERS
 from vramcast.formats.watched import Known
-from vramcast.lazy import lazy_pattern
 from vramcast.question.options import over
-from vramcast.states.ggml import MIXES
 from vramcast.states.storage import SPOKEN
 
 
@@ -289,27 +284,3 @@ def _words(dashes: str, name: str, value: object) -> list[str]:
     """An argument of a command line; short names have one dash."""
     values = value if isinstance(value, (list, tuple)) else [] if value is True else [value]
     return [f"{dashes}{name}", *map(str, values)]
-
-
-STORED: Final = lazy_pattern(r"(.{1,200}?)[\s_-]+((?:i?q|tq)\d(?:_\w+)?|int4|4[ -]?bit)", re.IGNORECASE)
-"""The name of a network, and how a file of llama.cpp stores it."""
-
-
-def as_stored(options: dict[str, Any], command: str) -> dict[str, Any]:
-    """The same, a name that ends with a type of llama.cpp's files ("qwen3 32b q4_k_m") as model and weights.
-
-    Raises: InvalidSpec where it says how many bits, and not how they are stored
-    """
-    model = options.get("model")
-    if command != "serve" or not isinstance(model, str) or "weights" in options:
-        return options
-    match = STORED.fullmatch(model.strip())
-    name = MODELS.entry(match[1]) if match and MODELS.entry(model) is None else None
-    if match is None or name is None or os.path.exists(model):  # noqa: PTH110  # a name longer than a path may be is none
-        return options
-    if match[2].lower() in MIXES:
-        return options | {"model": name, "weights": match[2].lower()}
-    raise InvalidSpec(
-        "{!r} leaves open how its weights are stored; write {} with --weights, for example q4_k_m of llama.cpp or "
-        "awq-int4 of vllm", model[:80], name
-    )

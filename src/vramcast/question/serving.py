@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +12,14 @@ from msgspec.structs import replace
 
 from vramcast import catalogue, sources
 from vramcast.catalogue.clusters import cluster_of
-from vramcast.catalogue.index import is_pipeline
+from vramcast.catalogue.index import MODELS, is_pipeline
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Traffic, Version
 from vramcast.domain.version import check_version
 from vramcast.engines.serving.checks import divides
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, UnknownName, joined
+from vramcast.lazy import lazy_pattern
 from vramcast.question.build import (
     Resolve,
     calibration_of,
@@ -242,3 +244,27 @@ def placed(job: ServeJob) -> ServeJob:
         if most % tp == 0 and divides(divided):
             return divided
     return job
+
+
+STORED: Final = lazy_pattern(r"(.{1,200}?)[\s_-]+((?:i?q|tq)\d(?:_\w+)?|int4|4[ -]?bit)", re.IGNORECASE)
+"""The name of a network, and how a file of llama.cpp stores it."""
+
+
+def as_stored(options: dict[str, Any]) -> dict[str, Any]:
+    """The same, a name that ends with a type of llama.cpp's files ("qwen3 32b q4_k_m") as model and weights.
+
+    Raises: InvalidSpec where it says how many bits, and not how they are stored
+    """
+    model = options.get("model")
+    if not isinstance(model, str) or "weights" in options:
+        return options
+    match = STORED.fullmatch(model.strip())
+    name = MODELS.entry(match[1]) if match and MODELS.entry(model) is None else None
+    if match is None or name is None or os.path.exists(model):  # noqa: PTH110  # a name longer than a path may be is none
+        return options
+    if match[2].lower() in MIXES:
+        return options | {"model": name, "weights": match[2].lower()}
+    raise InvalidSpec(
+        "{!r} leaves open how its weights are stored; write {} with --weights, for example q4_k_m of llama.cpp or "
+        "awq-int4 of vllm", model[:80], name
+    )
