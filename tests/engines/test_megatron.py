@@ -88,6 +88,7 @@ def test_a_module_without_effect_is_refused(model: str, modules: str, error: typ
     with pytest.raises(error, match=said):
         _allocated(model, modules)
 
+
 @pytest.mark.parametrize(("asked", "works"), [
     ({"tp": 2, "seq_len": 4097}, False),
     ({"tp": 2, "seq_len": 4097, "sequence_parallel": False}, True),

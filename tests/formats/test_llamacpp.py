@@ -101,7 +101,6 @@ def test_a_compose_file_says_what_fit_leaves_alone_as_a_command_does(
         assert (merged["context"], merged.get("engine-option", ())) == (8192, pairs if build == 8000 else ())
 
 
-
 @pytest.mark.parametrize(("arguments", "pairs"), [
     ("-hf ggml-org/Qwen3-8B-GGUF", set()), ("-hf ggml-org/gemma-3-4b-it-GGUF", {"mmproj=auto"}),
     ("-hf ggml-org/gemma-3-4b-it-GGUF --no-mmproj", set()),

@@ -16,25 +16,20 @@ from msgspec.structs import replace
 from vramcast.api.jobs import by_option
 from vramcast.domain.trace_job import ScriptJob, Traced, TraceJob
 from vramcast.emit.memory_snapshot import save_snapshot
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, SourceError, Unsupported
 from vramcast.formats.reading import Command
 from vramcast.formats.tools.hf_command import launching, taken_apart
 from vramcast.question.option import headroom_of
-from vramcast.question.tracing import DEEPSPEED, build_script, build_trace, is_command, is_script
+from vramcast.question.tracing import DEEPSPEED, build_script, build_trace, build_tune, is_command, is_script
 from vramcast.question.varied import parse_axes
 from vramcast.report.shown import ShownTrace
-from vramcast.report.varied import ShownVaried
+from vramcast.report.varied import ShownTuned, ShownVaried
+from vramcast.sources.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from vramcast.domain.answer import LedgerEntry, Peak
-
-
-from vramcast.errors import SourceError
-from vramcast.question.tracing import build_tune
-from vramcast.report.varied import ShownTuned
-from vramcast.sources.files import check_writable, write_whole
 
 
 def tune(script: str | Path, *, args: Iterable[str] = (), **options: Any) -> ShownTuned:

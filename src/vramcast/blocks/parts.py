@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vramcast.operators.linear import Fake
     from vramcast.operators.lora import Adapter
 
+
 def norm_variant(model: Model) -> str:
     """The RMSNorm that a family's code in transformers writes, a key of RMS_NORM_VARIANTS."""
     if model.main.layers[0].norm is not Norm.RMS:

@@ -71,7 +71,6 @@ NODE_CARDS_BY_GPU: Final[dict[str, int]] = {"gb200-186gb": 72, "gb300-288gb": 72
 """NVL72: one NVLink domain of 72."""
 
 
-
 LIMITS: Final = {
     "Apple": "macOS lets a GPU use two thirds of a unified memory of up to 36 GB, three quarters of a larger one; sudo "
              "sysctl iogpu.wired_limit_mb raises it",

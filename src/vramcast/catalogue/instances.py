@@ -46,6 +46,7 @@ PREFIXES: Final = re.compile(r"^(?:ecs\.|ml\.|standard_)")
 CARD_CODE: Final = re.compile(r"(?:gu\d+[a-z]*|g[45]9e?|l20x)")
 """How PAI's card codes look."""
 
+
 class Instance(Noun, frozen=True, kw_only=True):
     """One type of machine. What is not known is None."""
 

@@ -33,6 +33,7 @@ USUAL: Final = (
 )
 """Options that most questions need; of the others what has no subject stands last."""
 
+
 class QuestionCommand(WithHelp):
     """A command whose options may be written as other tools write them: --per_device_train_batch_size, -tp.
 

@@ -55,6 +55,7 @@ class TraceJob(Noun, frozen=True):
     parallel: str = ""  # "ddp", "fsdp", "fsdp2"
     assumptions: tuple[str, ...] = ()  # made where nothing was said
 
+
 PLACED: Final = (
     "the script computes on the CPU alone: traced as with its networks, and every tensor that meets them, moved to the "
     "card, model.to('cuda') and x.to('cuda')"

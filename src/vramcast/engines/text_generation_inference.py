@@ -98,6 +98,7 @@ FLASHINFER_SM: Final = 80
 BLOCK: Final = {True: 1, False: 16}
 """Tokens of a block with FlashInfer, which cards from Ampere on run, and with paged attention [globals]."""
 
+
 class Settings(NamedTuple):
     """One deployment's settings, every default filled in."""
 

@@ -75,6 +75,7 @@ PLAIN: Final = re.compile(r"(?:[A-Za-z_/]|\./)[\w./@+-]*")
 OTHER_THINGS: Final = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n", "none", "nan", "inf"))
 """Words that some reader of YAML takes for no text."""
 
+
 def yaml_text(table: Table, *, head: str = "") -> str:
     """The table as YAML; the lines of `head` stand above it as comments.
 

@@ -308,6 +308,7 @@ OF_POSITIONS: Final = (*ROPE, "rope_theta", "max_position_embeddings", "original
 INNER: Final = ("text_config", "llm_config", "language_config")
 """Keys of `--hf-overrides` that say how long sequences may be, and tables of the config that hold them."""
 
+
 def stretched(
     values: Watched, overrides: str, length: str, *, multiplied: tuple[str, ...]
 ) -> tuple[dict[str, Any], bool]:

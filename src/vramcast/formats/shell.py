@@ -58,7 +58,6 @@ SETS_UP: Final = re.compile(r"(?:.*/)?(?:activate|\.?bashrc|\.?bash_profile|\.?p
 """Scripts that only find programs: of environments, shells and toolkits."""
 
 
-
 ARGUMENT_LINE: Final = re.compile(r"--|-[A-Za-z]|[+~]{0,2}\w+(?:\.\w+)+=")
 """What no command is called: an argument, or a key of Hydra."""
 

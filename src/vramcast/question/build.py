@@ -184,7 +184,6 @@ def calibration_of(path: str | None) -> Calibration | None:
         return None
     from pathlib import Path
 
-
     return question.files.read_calibration(Path(path))
 
 

@@ -12,23 +12,19 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from vramcast.domain.device import RATED_DTYPES, Gpu, Price
-from vramcast.report.columns import table
-from vramcast.report.document import plain
+from vramcast.domain.planning import Choice, Choices, Fitting
+from vramcast.report.columns import table, table_lines
+from vramcast.report.document import noun_json, plain
 from vramcast.report.messages import Words
-from vramcast.report.sentences import age_days, money
+from vramcast.report.sentences import age_days, money, word_of
 from vramcast.units import GB, format_bytes
 
 if TYPE_CHECKING:
     from vramcast.catalogue.machines import Machine
     from vramcast.sources.prices.update import Outcome
-from msgspec.structs import replace
-
-from vramcast.domain.planning import Choice, Choices, Fitting
-from vramcast.report.columns import table_lines
-from vramcast.report.document import noun_json
-from vramcast.report.sentences import word_of
 
 
 def choices_table(found: Choices, words: Words) -> str:

@@ -38,6 +38,7 @@ OVER: Final = 1.05
 
 FRACTIONS: Final = tuple(round(step / 20, 2) for step in range(4, 20))
 
+
 class Engine(NamedTuple):
     """A setting of the engine that generates, and its seconds."""
 

@@ -135,6 +135,7 @@ NODE_CARDS: Final = 8
 COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of cards that are looked at."""
 
+
 class Candidate(NamedTuple):
     """One plan to look at."""
 

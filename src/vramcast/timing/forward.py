@@ -54,6 +54,7 @@ from vramcast.units import FP32, ceil_div
 INDEXED_TOKENS: Final = 2048
 """Tokens that sparse attention reads [DSA]."""
 
+
 def mixing(mixer: Mixer | None, setting: Setting) -> Iterator[Work]:
     """What mixes tokens in one layer, projections left out."""
     match mixer:

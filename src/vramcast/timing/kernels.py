@@ -240,6 +240,7 @@ SYSTEMS: Final[dict[str, str]] = {
 Those of the L40S make its published batches 36 % too fast (roofline: 2 %), as if weights came from its large second
 cache, which no layer of a network finds them in; the RTX PRO 6000 is built alike and left out, too."""
 
+
 def relative_of(gpu: Gpu) -> str | None:
     """The card whose tables a card is timed by: itself, else the first of its compute capability, else none."""
     if gpu.name in SYSTEMS:

@@ -214,7 +214,6 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-
 LARGEST_QUESTION: Final = 256 * KIB
 """A question is a few hundred bytes of JSON [bytes]."""
 

@@ -101,7 +101,6 @@ def _fused_add_rms_norm(graph: Graph, x: Value, residual: Value, norm: Norm) -> 
     return out, total
 
 
-
 def _liger_rms_norm_scaled(bench: Bench, total: Value, norm: Norm) -> Value:
     """The script's `AddLigerRMSNorm` multiplies the kernel's output by a second weight."""
     normed = liger_out_of_place(bench.graph, total, norm)
@@ -170,7 +169,6 @@ def _complex_rope(
             graph.call("rope", [x], [out], passes_gradient=True, temporaries=parts, backward_temporaries=parts)
         return outputs
     return _eager_complex(graph, [(q, q_bytes), (k, k_bytes)], itemsize, frequency_bytes)
-
 
 
 def llama4_rope_peak(case: Case) -> int:

@@ -208,7 +208,6 @@ ENOUGH: Final[dict[str, Callable[[Case], bool | None]]] = {
 }
 
 
-
 class Remedy(Struct, frozen=True):
     """Something to change, for which causes, and what it brings: names in the tables above."""
 

@@ -196,6 +196,7 @@ ANY: Final = 1 << 62
 WIDE: Final = 4
 """Tensor-parallel ranks from which graphs of more sequences are captured."""
 
+
 def _tiers(second: Tier) -> tuple[Tier, ...]:
     """Tiers since 0.5.3, which differ in the second."""
     return (

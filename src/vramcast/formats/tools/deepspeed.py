@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from vramcast.catalogue.formats import presets
 from vramcast.domain.job import Job, Shards
 from vramcast.engines.deepspeed import settings as zero_settings
 from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed
@@ -15,6 +17,7 @@ from vramcast.formats.files import File, Order, Part
 from vramcast.formats.lines import Line, Table, plain, reasons
 from vramcast.formats.reading import Config, Reading, shown, together, written
 from vramcast.formats.watched import Known, Watched
+from vramcast.lazy import lazy_pattern
 from vramcast.question.options import ZERO
 
 CONFIG: Final = Known("deepspeed", "config")
@@ -71,10 +74,27 @@ BUCKET: Final = 500_000_000
 """`reduce_bucket_size` where nobody says it [elements]."""
 
 
+LLAMAFACTORY: Final = presets("llamafactory", "deepspeed")
+OF_LLAMAFACTORY: Final = lazy_pattern(
+    rf"(?:.*/)?(examples/deepspeed|(?:llamaboard_)?cache)/({'|'.join(map(re.escape, LLAMAFACTORY))})")
+"""`zero_optimization` of the files that come with LLaMA-Factory, and where they lie there; its page writes them into a
+cache, with overlapping exchanges [LLaMA-Factory src/llamafactory/webui/common.py `create_ds_config`]."""
+
+
 def filled(zero_optimization: Mapping[str, Any]) -> dict[str, Any]:
     """A file whose batch and precision the Trainer fills in, as those are that come with other tools."""
     return {"zero_optimization": dict(zero_optimization), "bf16": {"enabled": "auto"},
             "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+
+
+def of_llamafactory(path: str) -> tuple[dict[str, Any], str] | None:
+    """A file that comes with LLaMA-Factory or that its page wrote, and a line that says so; None for others."""
+    match = OF_LLAMAFACTORY.fullmatch(path)
+    if match is None:
+        return None
+    overlaps = {} if match[1].startswith("examples") else {"overlap_comm": True}
+    return filled(LLAMAFACTORY[match[2]] | overlaps), Note("deepspeed: {} as it comes with LLaMA-Factory", match[2])
+
 
 
 def read(config: Config) -> Reading:

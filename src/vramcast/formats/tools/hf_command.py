@@ -286,6 +286,7 @@ PROGRAMS: Final = (
 )
 """In the order in which a program is held against them; others are held for scripts of the Trainer."""
 
+
 def read(config: Config) -> Reading:
     """The one command of a script that starts a training."""
     if (script := config.beside.get(SCRIPT)) is not None:

@@ -107,6 +107,7 @@ def _without_others(values: Watched, tp: int) -> None:
     if tokens is not None and tokens < LEAST_PREFILL:
         values.cannot("max_prefill_tokens")
 
+
 SGLANG_OPTIONS: Final = (
     "cuda_graph_max_bs", "max_total_tokens", "swa_full_tokens_ratio", "mamba_full_memory_ratio", "max_mamba_cache_size",
     "mamba_ssm_dtype", "disable_hybrid_swa_memory", "scheduler_recv_interval",

@@ -3,14 +3,11 @@
 [HF] transformers training_args.py   [LF] llamafactory hparams, model/adapter.py, model/model_utils
 """
 
-
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.formats import presets
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.engines.eager.releases import LIGER, liger_kernels, optimizer_kernel, runs_deepspeed
 from vramcast.engines.eager.trl import chunks_loss, loads_fp32, reentrant
@@ -30,7 +27,6 @@ from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, togethe
 from vramcast.formats.tools import deepspeed
 from vramcast.formats.tools.accelerate import check_units, fsdp_of_trainer
 from vramcast.formats.watched import Known, Watched
-from vramcast.lazy import lazy_pattern
 from vramcast.states.optimizers import optimizer
 
 ARGUMENTS: Final = Known("transformers", "TrainingArguments")
@@ -67,12 +63,6 @@ OPTIMIZERS: Final = tuple(dict.fromkeys(one.optimizer for meanings in OPTIMS.val
 LOW_RANK: Final = dict.fromkeys(("galore", "apollo", "galore-layerwise", "apollo-layerwise"), 128)
 """Optimizers that project the matrices of named modules -> rank where `optim_args` says none [HF
 trainer_optimizer.py]."""
-
-DEEPSPEED: Final = presets("llamafactory", "deepspeed")
-PRESETS: Final = lazy_pattern(
-    rf"(?:.*/)?(examples/deepspeed|(?:llamaboard_)?cache)/({'|'.join(map(re.escape, DEEPSPEED))})")
-"""`zero_optimization` of the files that come with LLaMA-Factory, and where they lie there; its page writes them into a
-cache, with overlapping exchanges [LLaMA-Factory src/llamafactory/webui/common.py `create_ds_config`]."""
 
 TRAINERS_BATCH: Final = 8
 """per_device_train_batch_size and its kin of evaluation where nobody says them [HF]."""
@@ -154,10 +144,9 @@ def arguments_of(values: Watched, file: str, *, fsdp: int = 2) -> Reading:
         values.cannot("accelerator_config", "split_batches divides the batch over the ranks; give --micro-batch",
                       option="micro-batch")
     inner, found = values.get("deepspeed"), Reading("", {})
-    if isinstance(inner, str) and (known := PRESETS.fullmatch(inner)):
-        notes = [*notes, Note("deepspeed: {} as it comes with LLaMA-Factory", known[2])]
-        overlaps = {} if known[1].startswith("examples") else {"overlap_comm": True}
-        inner = deepspeed.filled(DEEPSPEED[known[2]] | overlaps)
+    if isinstance(inner, str) and (known := deepspeed.of_llamafactory(inner)) is not None:
+        inner, note = known
+        notes = [*notes, note]
     if isinstance(inner, Mapping):
         found = deepspeed.read(Config(file, "", inner))
         unread = (one._replace(name=f"deepspeed.{one.name}") for one in found.unread)

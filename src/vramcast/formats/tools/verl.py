@@ -151,6 +151,7 @@ REFUSED: Final = {
 OF_MCORE: Final = dict.fromkeys((f"{MCORE}optimizer_cpu_offload", f"{MCORE}use_precision_aware_optimizer",
                                 "actor.optim.use_precision_aware_optimizer"), "is Megatron's own, and FSDP trains")
 
+
 def read(config: Config) -> Reading:
     """Options of a command of verl, or of its YAML."""
     if config.table is not None:

@@ -45,6 +45,7 @@ VEOMNIS: Final = re.compile(
     r"full_determinism|use_torch_compile|strategy)$")
 """Its choices of kernels, and what says nothing of memory."""
 
+
 def as_fsdp(named: Mapping[str, Any]) -> dict[str, Any]:
     """The names of VeOmni's engine as those of FSDP2; any other's as they are."""
     if named.get("model_engine") != "veomni":
